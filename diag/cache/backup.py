@@ -1,0 +1,155 @@
+"""The backup file of a purge: JSON lines, one header and one line per key, on disk before the first key goes.
+
+    {"schema": "llmdiag.backup/1", "target": "redis://127.0.0.1:6379", "created_at": "2025-11-30T06:31:02Z"}
+    {"db": 0, "key_hex": "636c69…", "type": "string", "value": "gASV…", "expires_at_ms": 1764500000000, "sha256": "…"}
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diag.errors import BadInput, LlmdiagError
+
+SCHEMA = "llmdiag.backup/1"
+MAX_LINE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key as it was."""
+
+    db: int
+    key: bytes
+    value: bytes
+    expires_at_ms: int | None
+    """Unix milliseconds; None: never."""
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.value).hexdigest()
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A line of the file that cannot be put back."""
+
+    line: int
+    key_hex: str | None
+    why: str
+
+
+def default_path(now: datetime | None = None) -> Path:
+    """`llmdiag-purge-20251130T063102Z.jsonl` in the working directory."""
+    moment = datetime.now(UTC) if now is None else now
+    return Path(f"llmdiag-purge-{moment:%Y%m%dT%H%M%SZ}.jsonl")
+
+
+def write(path: Path, target: str, entries: Iterable[Entry]) -> int:
+    """Write a new file that only its owner can read, and return once it is on disk. How many entries it has.
+
+    BadInput: the file exists. LlmdiagError: the disk refuses; the unfinished file is removed.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except FileExistsError as error:
+        raise BadInput(f"the backup {path} exists", hint="name another file; a backup is never overwritten") from error
+    except OSError as error:
+        raise LlmdiagError(f"the backup {path} cannot be written: {error.strerror}", hint=_ELSEWHERE) from error
+    count = 0
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as out:
+            head = {"schema": SCHEMA, "target": target, "created_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+            out.write(json.dumps(head) + "\n")
+            for entry in entries:
+                out.write(_line(entry) + "\n")
+                count += 1
+            out.flush()
+            os.fsync(out.fileno())
+        _sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink()
+        raise LlmdiagError(f"the backup {path} cannot be written: {error.strerror}", hint=_ELSEWHERE) from error
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()  # nothing was deleted yet: half a backup would only confuse
+        raise
+    return count
+
+
+_ELSEWHERE = "nothing was deleted; choose a place with room for it"
+
+
+def read(path: Path) -> Iterator[Entry | Damaged]:
+    """The entries of a backup, one at a time. BadInput: no backup at all."""
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise BadInput(f"the backup {path} cannot be read: {error.strerror}") from error
+    with stream:
+        head = _json(stream.readline(1 << 16))
+        if head is None or "schema" not in head:
+            raise BadInput(f"{path}:1 is not the head of a backup", hint="give a file that `scan-cache --purge` wrote")
+        if head["schema"] != SCHEMA:
+            raise BadInput(f"{path}:1 has schema {head['schema']}, this version reads {SCHEMA}")
+        for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 2):
+            if line.strip():
+                yield _entry(number, line)
+
+
+def _line(entry: Entry) -> str:
+    return json.dumps(
+        {
+            "db": entry.db,
+            "key_hex": entry.key.hex(),
+            "type": "string",
+            "value": base64.b64encode(entry.value).decode("ascii"),
+            "expires_at_ms": entry.expires_at_ms,
+            "sha256": entry.sha256,
+        }
+    )
+
+
+def _entry(number: int, line: bytes) -> Entry | Damaged:
+    fields = _json(line)
+    if fields is None:
+        return Damaged(number, None, "the line is cut short or damaged")
+    name = fields.get("key_hex") if isinstance(fields.get("key_hex"), str) else None
+    if fields.get("type") != "string":
+        return Damaged(number, name, f"type {fields.get('type')} is not known here")
+    expires = fields.get("expires_at_ms")
+    try:
+        entry = Entry(
+            int(fields["db"]), bytes.fromhex(fields["key_hex"]), base64.b64decode(fields["value"], validate=True),
+            None if expires is None else int(expires),
+        )  # fmt: skip
+    except (KeyError, ValueError, TypeError, binascii.Error):
+        return Damaged(number, name, "the line is damaged")
+    if entry.sha256 != fields.get("sha256"):
+        return Damaged(number, name, "the value does not fit its digest")
+    return entry
+
+
+def _json(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _sync_folder(folder: Path) -> None:
+    """A file is safe only once its name is, too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

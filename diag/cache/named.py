@@ -1,0 +1,33 @@
+"""Judge just the keys that were named, each beside a sample of its siblings, as a ScanResult."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from diag.cache.connection import Client, describe
+from diag.cache.keys import ScanResult, Tally
+from diag.cache.profile import Profile
+from diag.cache.server import inspect_keys
+
+
+def judge_named(client: Client, target: str, keys: Sequence[bytes], *, markers: Sequence[bytes] = ()) -> ScanResult:
+    """Only rows of `keys` that exist; families count those keys, not their siblings."""
+    started = time.monotonic()
+    wanted = {key.hex() for key in keys}
+    rows = [row for row in inspect_keys(client, target, keys, markers=markers) if row.key_hex in wanted]
+    tallies: dict[str, Tally] = defaultdict(Tally)
+    for row in rows:
+        tallies[row.family].add(row)
+    missing = len(wanted - {row.key_hex for row in rows})
+    return ScanResult(
+        target=target,
+        server=describe(client),
+        keys=len(rows),
+        bytes=sum(row.bytes for row in rows),
+        seconds=time.monotonic() - started,
+        families=tuple(tally.report(Profile(name, 0)) for name, tally in tallies.items()),
+        ghosts=tuple(row for row in rows if row.verdict == "ghost"),
+        soft=tuple(row for row in rows if row.verdict == "soft"),
+        unknown=sum(row.verdict == "unknown" for row in rows),
+        warnings=(f"{missing} of the {len(wanted)} named keys do not exist",) if missing else (),
+    )

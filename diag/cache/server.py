@@ -1,0 +1,221 @@
+"""Looks at the values of a live server: a whole scan, or a few keys among their siblings."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from diag.cache.connection import Client, at_database, connect, describe, name_of, own_database, speaking
+from diag.cache.facts import Facts, facts_of
+from diag.cache.families import family, sibling_glob, version_of, versionless
+from diag.cache.keys import CacheKey, Place, ScanResult, Server, Tally, judged, other_type
+from diag.cache.profile import Profile, Sample, learn
+from diag.cache.reading import BATCH_KEYS, WHOLE_BYTES, Known, look, types, values
+
+__all__ = ["connect", "describe", "inspect_keys", "name_of", "scan"]
+
+SAMPLE = 200
+SIBLING_BUDGET_S = 1.5
+MAX_SOFT = 10_000
+
+Seen = tuple[Place, Facts]
+Family = tuple[int, str]
+"""Database and name: what two databases call alike need not be alike."""
+
+
+def inspect_keys(
+    client: Client,
+    target: str,
+    keys: Iterable[bytes],
+    sample_per_family: int = SAMPLE,
+    *,
+    budget_s: float = SIBLING_BUDGET_S,
+    markers: Sequence[bytes] = (),
+) -> list[CacheKey]:
+    """Judge exactly these keys, in every database, each beside a sample of its siblings.
+
+    Returns the rows of the keys that exist, then those of the siblings. `budget_s` bounds the search for siblings;
+    a family of which too few were found gives "unknown", not a guess.
+    """
+    asked = list(dict.fromkeys(keys))
+    rows: list[CacheKey] = []
+    siblings: list[CacheKey] = []
+    with speaking(target):
+        deadline = time.monotonic() + budget_s
+        for db in _databases(client):
+            there = at_database(client, db)
+            found = look(there, asked)
+            if not found:
+                continue
+            rows += _other_types(there, target, db, found)
+            groups = _by_family(_read(there, target, db, found, markers))
+            for name, members in groups.items():
+                taken = {place.key for place, _ in members}
+                names, versions = _siblings(there, members[0][0].key, name, taken, sample_per_family, deadline)
+                more = list(_read(there, target, db, look(there, names), markers))
+                profile = learn(name, [Sample(f, p.ttl_s) for p, f in (*members, *more)], versions)
+                rows += [judged(place, facts, profile) for place, facts in members]
+                siblings += [judged(place, facts, profile) for place, facts in more]
+    return rows + siblings
+
+
+def scan(
+    client: Client,
+    target: str,
+    pattern: bytes | str | None = None,
+    *,
+    databases: Sequence[int] | None = None,
+    markers: Sequence[bytes] = (),
+    sample: int = SAMPLE,
+    each: Callable[[CacheKey], None] | None = None,
+) -> ScanResult:
+    """Judge every string value that matches `pattern`, in all databases or some.
+
+    Memory holds at most `sample` facts per family until its profile is known, then only what is odd. `each` sees
+    every row once, also those of sound keys, in no order.
+    """
+    started = time.monotonic()
+    with speaking(target):
+        server = describe(client)
+        result = Scan(each)
+        for db in sorted(server.databases) if databases is None else databases:
+            there = at_database(client, db)
+            for page in _pages(there, pattern):
+                known = look(there, page, idle=True)
+                for row in _other_types(there, target, db, known):
+                    result.emit(row)
+                for place, facts in _read(there, target, db, known, markers):
+                    result.add(place, facts, sample)
+            result.finish()
+    return result.report(target, server=describe(client), seconds=time.monotonic() - started)
+
+
+@dataclass
+class Scan:
+    """State of a scan: families not yet known wait, the others are judged as they come."""
+
+    each: Callable[[CacheKey], None] | None
+    waiting: dict[Family, list[Seen]] = field(default_factory=lambda: defaultdict(list))
+    profiles: dict[Family, Profile] = field(default_factory=dict)
+    versions: dict[Family, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    tallies: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    ghosts: dict[tuple[int, str], CacheKey] = field(default_factory=dict)
+    soft: dict[tuple[int, str], CacheKey] = field(default_factory=dict)
+
+    def add(self, place: Place, facts: Facts, sample: int) -> None:
+        name = (place.db, family(place.key))
+        version = version_of(place.key)
+        if version is not None:
+            self.versions[place.db, versionless(place.key)][version] += 1
+        profile = self.profiles.get(name)
+        if profile is not None:
+            self.emit(judged(place, facts, profile))
+            return
+        self.waiting[name].append((place, facts))
+        if len(self.waiting[name]) >= sample:
+            self._learn(name)
+
+    def finish(self) -> None:
+        """Judge what is left with what there is."""
+        for name in list(self.waiting):
+            self._learn(name)
+
+    def _learn(self, name: Family) -> None:
+        members = self.waiting.pop(name)
+        versions = self.versions.get((name[0], versionless(members[0][0].key)))
+        profile = learn(name[1], [Sample(facts, place.ttl_s) for place, facts in members], versions)
+        self.profiles[name] = profile
+        for place, facts in members:
+            self.emit(judged(place, facts, profile))
+
+    def emit(self, row: CacheKey) -> None:
+        self.tallies[row.family].add(row)
+        if row.verdict == "ghost":
+            self.ghosts[row.db, row.key_hex] = row
+        elif row.verdict == "soft" and len(self.soft) < MAX_SOFT:
+            self.soft[row.db, row.key_hex] = row
+        if self.each is not None:
+            self.each(row)
+
+    def report(self, target: str, server: Server, seconds: float) -> ScanResult:
+        profiles = {name: profile for (_db, name), profile in reversed(self.profiles.items())}
+        families = [tally.report(profiles.get(name, Profile(name, 0))) for name, tally in self.tallies.items()]
+        families.sort(key=lambda item: (-item.ghosts, -item.bytes, item.family))
+        return ScanResult(
+            target=target,
+            server=server,
+            keys=sum(item.keys for item in families),
+            bytes=sum(item.bytes for item in families),
+            seconds=seconds,
+            families=tuple(families),
+            ghosts=tuple(self.ghosts.values()),
+            soft=tuple(self.soft.values()),
+            unknown=sum(tally.unknown for tally in self.tallies.values()),
+            warnings=server.notes,
+        )
+
+
+def _databases(client: Client) -> list[int]:
+    """The address's own database first."""
+    own = own_database(client)
+    return [own, *(db for db in sorted(describe(client).databases) if db != own)]
+
+
+def _pages(client: Client, pattern: bytes | str | None) -> Iterator[list[bytes]]:
+    """One pass over the key names, a page at a time; never started anew while keys go away."""
+    cursor = 0
+    while True:
+        cursor, names = client.scan(cursor, match=pattern, count=BATCH_KEYS)
+        if names:
+            yield [name for name in names if isinstance(name, bytes)]
+        if cursor == 0:
+            return
+
+
+def _read(
+    client: Client, target: str, db: int, known: Sequence[Known], markers: Sequence[bytes]
+) -> Iterator[Seen]:
+    for item, value in values(client, known):
+        long = item.bytes is not None and item.bytes > WHOLE_BYTES
+        facts = facts_of(value, length=item.bytes if long else None, markers=markers)
+        yield Place(target, db, item.key, item.ttl_s, item.idle_s), facts
+
+
+def _other_types(client: Client, target: str, db: int, known: Sequence[Known]) -> list[CacheKey]:
+    others = [item for item in known if item.bytes is None]
+    if not others:
+        return []
+    kinds = types(client, [item.key for item in others])
+    return [
+        other_type(Place(target, db, item.key, item.ttl_s, item.idle_s), kind)
+        for item, kind in zip(others, kinds, strict=True)
+    ]
+
+
+def _by_family(seen: Iterable[Seen]) -> dict[str, list[Seen]]:
+    groups: dict[str, list[Seen]] = defaultdict(list)
+    for place, facts in seen:
+        groups[family(place.key)].append((place, facts))
+    return groups
+
+
+def _siblings(
+    client: Client, key: bytes, name: str, taken: set[bytes], wanted: int, deadline: float
+) -> tuple[list[bytes], Counter[str]]:
+    """Names of siblings, and how many keys of that name each version has, as far as time allows."""
+    names: dict[bytes, None] = {}
+    versions: Counter[str] = Counter()
+    glob, any_version, own = sibling_glob(key), versionless(key), version_of(key)
+    if b"*" not in glob:
+        return [], versions
+    for page in _pages(client, glob):
+        for other in page:
+            version = version_of(other)
+            if version is not None and own is not None and versionless(other) == any_version:
+                versions[version] += 1
+            if len(names) < wanted and other not in taken and family(other) == name:
+                names[other] = None
+        enough = len(names) >= wanted or versions.total() >= 4 * wanted
+        if enough or time.monotonic() > deadline:
+            break
+    return list(names), versions

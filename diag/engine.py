@@ -1,0 +1,210 @@
+"""Rules over evidence -> a Diagnosis. Pure: it decides, it does not collect and does not print.
+
+Verdicts are three-valued: a signal held, was looked at and is empty, or could not be looked at. "Could not look" is
+neither healthy nor broken.
+"""
+
+import shlex
+import string
+from collections.abc import Iterable, Mapping, Sequence
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from diag.errors import RuleError
+from diag.evidence import Evidence
+from diag.model import Action, Diagnosis, RuleResult, SignalResult, SignalState, Verdict
+from diag.rules import ACTION_FIELDS, SEVERITIES, ActionTemplate, Rule, Signal
+
+MAX_ROWS = 1_000
+MAX_SENTENCES = 5
+
+
+class _Text(string.Formatter):
+    """`{column:.0f}` of a row; NULL prints as "unknown" under any format."""
+
+    def get_field(self, field_name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, str]:
+        if not field_name.isidentifier():
+            raise RuleError(f"{{{field_name}}} is not a plain column name")
+        return kwargs[field_name], field_name
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        return "unknown" if value is None else str(format(value, format_spec))
+
+
+class _Quoted(_Text):
+    """The same for commands: every value shell-quoted, unknown ones left visible as <name>."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        return shlex.quote(super().format_field(value, format_spec))
+
+
+def diagnose(evidence: Evidence, rules: Sequence[Rule], context: Mapping[str, str], subject: Mapping[str, object]) -> Diagnosis:
+    """Run every rule. `context` fills action fields (target, bundle, pid, backup); `subject` says who was looked at."""
+    results = [judge(evidence, rule, context) for rule in rules]
+    symptoms = _symptoms(rules)
+    matched = sorted((r for r in results if _is_match(r)), key=lambda r: _rank(r, symptoms))
+    folded = {cause.rule: _explained(cause, matched, rules) for cause in matched}
+    hidden = {name for names in folded.values() for name in names}
+    findings = tuple(r for r in matched if r.rule not in hidden)
+    inconclusive = tuple(r for r in results if r.verdict is Verdict.INCONCLUSIVE)
+    return Diagnosis(
+        verdict=_overall(findings, results),
+        findings=findings,
+        inconclusive=tuple(sorted(inconclusive, key=lambda r: (-len(r.held()), r.rule))),
+        ruled_out=tuple(r for r in results if r.verdict is Verdict.NOT_MATCHED),
+        collected=evidence.collected,
+        side_effects=_side_effects(evidence),
+        subject=subject,
+        collect_hints=evidence.hints,
+        folded=folded,
+    )
+
+
+def judge(evidence: Evidence, rule: Rule, context: Mapping[str, str]) -> RuleResult:
+    """One rule over the evidence."""
+    signals = tuple(look(evidence, rule, signal) for signal in rule.signals)
+    verdict = decide(signals, {s.id: s.excused_by for s in rule.signals if s.excused_by is not None})
+    found = verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
+    return RuleResult(
+        rule=rule.id, title=rule.title, severity=rule.severity, verdict=verdict, signals=signals, explains=rule.explains,
+        actions=_actions(rule, signals, context) if found else (),
+        runbook=_runbook(rule, signals, context) if found else {},
+        about=rule.about,
+        subject=_say(rule.subject, _first_rows(signals), f"rules/{rule.id}.toml: subject") if found else "",
+    )
+
+
+def decide(signals: Sequence[SignalResult], excused_by: Mapping[str, str]) -> Verdict:
+    """Signal results -> verdict; the whole three-valued logic of design.md in one place."""
+    held = {signal.id for signal in signals if signal.state is SignalState.HELD}
+    required = [signal for signal in signals if signal.role == "required"]
+    against = [signal for signal in signals if signal.role == "against"]
+    if any(s.state is SignalState.EMPTY for s in required) or any(s.state is SignalState.HELD for s in against):
+        return Verdict.NOT_MATCHED
+    if any(s.state is SignalState.UNSEEN for s in required):
+        return Verdict.INCONCLUSIVE
+    unexcused = any(s.state is SignalState.UNSEEN and excused_by.get(s.id) not in held for s in against)
+    proved = any(s.role == "proof" and s.state is SignalState.HELD for s in signals)
+    return Verdict.CONFIRMED if proved and not unexcused else Verdict.LIKELY
+
+
+def look(evidence: Evidence, rule: Rule, signal: Signal) -> SignalResult:
+    """Run one signal: rows, or the nearest miss, or what was not collected."""
+    where = f"rules/{rule.id}.toml: signal {signal.id}"
+    reads = evidence.reads(signal.sql, where)
+    rows, more = evidence.rows(signal.sql, where, MAX_ROWS)
+    if rows:
+        says = tuple(_say(signal.says, row, where) for row in rows[:MAX_SENTENCES])
+        return SignalResult(signal.id, signal.role, SignalState.HELD, says, tuple(rows), more)
+    missing = evidence.unseen(reads)
+    if missing:
+        return SignalResult(
+            signal.id, signal.role, SignalState.UNSEEN, unseen_tables=missing, because=_reasons(evidence, missing)
+        )
+    return SignalResult(signal.id, signal.role, SignalState.EMPTY, near=_near(evidence, signal, where))
+
+
+def _near(evidence: Evidence, signal: Signal, where: str) -> str:
+    if signal.near is None or signal.near_says is None:
+        return ""
+    rows, _ = evidence.rows(signal.near, f"{where} (near)", 1)
+    return _say(signal.near_says, rows[0], f"{where} (near)") if rows else ""
+
+
+def _say(template: str, row: Mapping[str, object], where: str) -> str:
+    try:
+        return _Text().vformat(template, (), row)
+    except KeyError as error:
+        raise RuleError(f"{where}: says: the SQL returns no column {error}", hint=f"it returns {', '.join(row)}") from error
+    except (ValueError, TypeError) as error:
+        raise RuleError(f"{where}: says: {error}", hint="check the format of the field against the type of its column") from error
+
+
+def _reasons(evidence: Evidence, missing: Sequence[str]) -> str:
+    tables = {name.split(".")[0] for name in missing} | set(missing)
+    found = [c.reason for c in evidence.collected if c.table_name in tables and c.status != "ok" and c.reason]
+    return "; ".join(dict.fromkeys(found))
+
+
+def _is_match(result: RuleResult) -> bool:
+    return result.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
+
+
+def _symptoms(rules: Iterable[Rule]) -> frozenset[str]:
+    """Rules that some other rule explains: symptoms, however severe."""
+    named = {name for rule in rules for name in rule.explains}
+    return frozenset(named | {rule.id for rule in rules if rule.explained_by})
+
+
+def _explained(cause: RuleResult, matched: Sequence[RuleResult], rules: Sequence[Rule]) -> tuple[str, ...]:
+    """Matched symptoms that this cause explains, whichever of the two says so."""
+    said = {rule.id for rule in rules if cause.rule in rule.explained_by}
+    return tuple(r.rule for r in matched if r.rule in cause.explains or r.rule in said)
+
+
+def _rank(result: RuleResult, symptoms: frozenset[str]) -> tuple[object, ...]:
+    return (
+        result.rule in symptoms,
+        result.verdict is not Verdict.CONFIRMED,
+        SEVERITIES.index(result.severity),
+        -len(result.held()),
+        result.rule,
+    )
+
+
+def _overall(findings: Sequence[RuleResult], results: Sequence[RuleResult]) -> str:
+    if findings:
+        return "matched"
+    half_seen = any(r.verdict is Verdict.INCONCLUSIVE and r.held("required") for r in results)
+    nothing_seen = all(s.state is SignalState.UNSEEN for r in results for s in r.signals)
+    return "inconclusive" if half_seen or nothing_seen else "clear"
+
+
+def _side_effects(evidence: Evidence) -> dict[str, object]:
+    effects: dict[str, object] = {"pause_ms": 0.0}
+    for source in evidence.sources:
+        if source.manifest is None:
+            continue
+        for name, amount in source.manifest.side_effects.items():
+            before = effects.get(name, 0)
+            effects[name] = before + amount if isinstance(amount, int | float) and isinstance(before, int | float) else amount
+    return effects
+
+
+def _first_rows(signals: Sequence[SignalResult]) -> dict[str, object]:
+    """Columns of the first row of every held signal; proof wins over required, required over support."""
+    merged: dict[str, object] = {}
+    for role in ("support", "required", "proof"):
+        for signal in signals:
+            if signal.role == role and signal.rows:
+                merged |= {name: value for name, value in signal.rows[0].items() if value is not None or name not in merged}
+    return merged
+
+
+def _actions(rule: Rule, signals: Sequence[SignalResult], context: Mapping[str, str]) -> tuple[Action, ...]:
+    held = {signal.id for signal in signals if signal.rows}
+    values = {name: name.upper() for name in ACTION_FIELDS} | _first_rows(signals)
+    values |= {name: value for name, value in context.items() if name in ("bundle", "backup") or values.get(name) in (None, name.upper())}
+    return tuple(_action(rule, item, values) for item in rule.actions if item.when is None or item.when in held)
+
+
+def _action(rule: Rule, item: ActionTemplate, values: Mapping[str, object]) -> Action:
+    try:
+        return Action(item.title, _Quoted().vformat(item.run, (), values), _Quoted().vformat(item.undo, (), values))
+    except KeyError as error:
+        raise RuleError(f"rules/{rule.id}.toml: action {item.title!r}: no column {error}", hint=f"known: {', '.join(values)}") from error
+
+
+def _runbook(rule: Rule, signals: Sequence[SignalResult], context: Mapping[str, str]) -> dict[str, str]:
+    environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    values = {**_first_rows(signals), **context}
+    rows = {signal.id: list(signal.rows[:20]) for signal in signals}
+    texts = {}
+    for name in ("confirm", "stop_the_bleeding", "fix", "prevent"):
+        try:
+            texts[name] = environment.from_string(getattr(rule.runbook, name)).render(**{"rows": rows, "held": list(rows), **values}).strip()
+        except TemplateError as error:
+            raise RuleError(f"rules/{rule.id}.toml: runbook.{name}: {error}", hint="a Jinja2 template over the evidence rows") from error
+    return texts
+

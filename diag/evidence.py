@@ -1,0 +1,304 @@
+"""Bundles and loose files -> evidence tables in one locked DuckDB connection.
+
+Parsing happens here, at analysis time, so that a better parser re-reads old incidents. Tables are loaded with
+CREATE TABLE AS from frames, then views (SQL) and derivations (Python) are computed once, in the order of what they
+need, and the connection is locked: no files, no settings, no extensions.
+"""
+
+import datetime
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, cast
+
+import duckdb
+
+from diag import lineage, parsing
+from diag.collectors import Collector
+from diag.collectors import discover as discover_collectors
+from diag.errors import BadInput, SqlError
+from diag.model import Collected
+from diag.sources import Source, sources_of
+from diag.tables import Column, Table, merged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DTYPES = {"VARCHAR": "object", "BIGINT": "Int64", "DOUBLE": "float64", "BOOLEAN": "boolean", "TIMESTAMP": "datetime64[us]"}
+
+
+class Derivation(Protocol):
+    """A module of diag/derive: a table that SQL should not compute.
+
+    It may name further tables in WANTS: used where they are there, but their absence is no "could not look".
+    """
+
+    NEEDS: tuple[str, ...]
+    GIVES: tuple[Table, ...]
+
+    def derive(self, frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]": ...
+
+
+@dataclass(frozen=True)
+class View:
+    """A table that SQL computes: `diag/views/NAME.sql`."""
+
+    name: str
+    about: str
+    sql: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Further folders to discover collectors, views and derivations in (empty = only the shipped ones)."""
+
+    collectors: tuple[Path, ...] = ()
+    views: tuple[Path, ...] = ()
+    derivations: tuple[Path, ...] = ()
+
+
+class Evidence:
+    """Loaded evidence: a locked connection, what each relation rests on, and what was looked at."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        columns: Mapping[str, Mapping[str, Column]],
+        bases: Mapping[str, frozenset[str]],
+        collected: Sequence[Collected],
+        sources: Sequence[Source],
+        hints: Mapping[str, str],
+    ) -> None:
+        self.connection = connection
+        self.columns = columns
+        self.bases = bases
+        self.collected = tuple(collected)
+        self.sources = tuple(sources)
+        self.hints = hints
+        self._incomplete = _incomplete(self.collected, {base for found in bases.values() for base in found})
+
+    def reads(self, sql: str, where: str) -> lineage.Reads:
+        """What one SELECT reads; unknown relations are an error."""
+        return lineage.check_known(sql, self.bases.keys(), where)
+
+    def base_tables(self, relations: Iterable[str]) -> frozenset[str]:
+        """Relations -> the evidence tables they rest on."""
+        return frozenset(base for relation in relations for base in self.bases[relation])
+
+    def unseen(self, found: lineage.Reads) -> tuple[str, ...]:
+        """Tables, or `table.column`s, that a query reads and that were not (fully) collected."""
+        missing = {table for table in self.base_tables(found.relations) if table in self._incomplete}
+        missing |= {f"{relation}.{name}" for relation in found.relations for name in self._blank(relation, found.columns)}
+        return tuple(sorted(missing))
+
+    def rows(self, sql: str, where: str, limit: int) -> tuple[list[dict[str, object]], bool]:
+        """Run one SELECT: at most `limit` rows, and whether there were more."""
+        self.reads(sql, where)
+        try:
+            cursor = self.connection.cursor().execute(sql)
+            names = [str(item[0]) for item in cursor.description or ()]
+            found = cursor.fetchmany(limit + 1)
+        except duckdb.Error as error:
+            raise SqlError(f"{where}: {str(error).splitlines()[0]}", hint="llmdiag schema lists tables and columns") from error
+        return [dict(zip(names, row, strict=True)) for row in found[:limit]], len(found) > limit
+
+    def frame(self, relation: str) -> "pd.DataFrame":
+        """One relation as a DataFrame."""
+        if relation not in self.bases:
+            raise BadInput(f"no table {relation!r}", hint="llmdiag schema lists the tables")
+        return self.connection.cursor().execute(f'SELECT * FROM "{relation}"').df()
+
+    def _blank(self, relation: str, mentioned: frozenset[str]) -> Iterator[str]:
+        """Columns a query mentions that are NULL in every row though NULL only means unknown there."""
+        columns = [c for name, c in self.columns[relation].items() if name in mentioned and not c.null]
+        if not columns:
+            return
+        counts = ", ".join(f'count("{column.name}")' for column in columns)
+        row = self.connection.cursor().execute(f'SELECT count(*), {counts} FROM "{relation}"').fetchone()
+        if row is not None and row[0]:
+            yield from (column.name for column, count in zip(columns, row[1:], strict=True) if count == 0)
+
+
+def open_paths(paths: Sequence[str | Path], *, extras: Extras | None = None, zone: str | None = None) -> Evidence:
+    """Bundles, bundle folders and loose files in any mix -> evidence."""
+    extras = extras or Extras()
+    collectors = collectors_of(extras)
+    return load(sources_of([Path(path) for path in paths], collectors), collectors, extras)
+
+
+def collectors_of(extras: Extras) -> tuple[Collector, ...]:
+    """The shipped collectors and those of further folders."""
+    return (*discover_collectors(), *(module for folder in extras.collectors for module in discover_collectors(folder)))
+
+
+def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Extras | None = None) -> Evidence:
+    """Parse, load, derive, lock."""
+    extras = extras or Extras()
+    tables = merged(table for collector in collectors for table in collector.TABLES)
+    rows, collected = parsing.parse_all(sources, collectors, tables)
+    connection = duckdb.connect(":memory:", config={"threads": "2", "memory_limit": "2GB"})
+    connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
+    columns: dict[str, Mapping[str, Column]] = {name: {column.name: column for column in table.columns} for name, table in tables.items()}
+    bases: dict[str, frozenset[str]] = {name: frozenset({name}) for name in tables}
+    rows["collected"] = [parsing.origin_of(None) | {"collector": c.collector, "table_name": c.table_name, "status": c.status, "reason": c.reason, "source": f"manifest#{c.collector}"} for c in collected]
+    for name, table in tables.items():
+        _create(connection, table, rows.get(name, []))
+    _compute(connection, columns, bases, extras)
+    connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+    hints = {table: collector.HINT for collector in collectors for table in collector.FEEDS}
+    return Evidence(connection, columns, bases, collected, sources, hints)
+
+
+def views_of(extras: Extras) -> dict[str, View]:
+    """Shipped views and those of further folders, by name."""
+    folders = (Path(__file__).parent / "views", *extras.views)
+    return {path.stem: _read_view(path) for folder in folders for path in sorted(folder.glob("*.sql"))}
+
+
+def derivations_of(extras: Extras) -> dict[str, Derivation]:
+    """Shipped derivations and those of further folders, by name."""
+    package = importlib.import_module("diag.derive")
+    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
+    found = {name: cast(Derivation, importlib.import_module(f"diag.derive.{name}")) for name in names}
+    for folder in extras.derivations:
+        for path in sorted(folder.glob("*.py")):
+            found[path.stem] = cast(Derivation, _load_module(path))
+    return found
+
+
+def _load_module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"diag_extra_derivations.{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{path} is not a Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _read_view(path: Path) -> View:
+    text = path.read_text(encoding="utf-8")
+    comments = [line[2:].strip() for line in text.splitlines() if line.startswith("--")]
+    about = " ".join(line for line in comments if not line.startswith("col "))
+    columns = dict(line.removeprefix("col ").split(": ", 1) for line in comments if line.startswith("col "))
+    return View(path.stem, about, text, columns)
+
+
+def _incomplete(collected: Sequence[Collected], tables: set[str]) -> frozenset[str]:
+    """Tables that were not collected: every source that exists must have been read."""
+    good = {item.table_name for item in collected if item.status == "ok"} | {"collected"}
+    bad = {item.table_name for item in collected if item.status != "ok"}
+    return frozenset(table for table in tables if table in bad or table not in good)
+
+
+def _create(connection: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
+    """CREATE TABLE AS from a frame; registered only while it is copied."""
+    if not rows:
+        columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
+        connection.execute(f'CREATE TABLE "{table.name}" ({columns})')
+        return
+    import pandas as pd
+
+    stray = {key for row in rows for key in row} - set(table.column_names)
+    if stray:
+        raise BadInput(f"table {table.name} has no column {', '.join(sorted(stray))}", hint="declare it in diag/tables.py or TABLES")
+    data = {column.name: _series(column, [row.get(column.name) for row in rows]) for column in table.columns}
+    connection.register("incoming", pd.DataFrame(data))
+    select = ", ".join(f'CAST("{column.name}" AS {column.type}) AS "{column.name}"' for column in table.columns)
+    connection.execute(f'CREATE TABLE "{table.name}" AS SELECT {select} FROM incoming')
+    connection.unregister("incoming")
+
+
+def _series(column: Column, values: list[object]) -> object:
+    import pandas as pd
+
+    if column.type == "TIMESTAMP":
+        times = pd.Series([_naive(value) for value in values], dtype="object")
+        return pd.to_datetime(times, format="ISO8601").astype("datetime64[us]")
+    return pd.Series(values, dtype=DTYPES[column.type])
+
+
+def _naive(value: object) -> object:
+    """Times are UTC without a zone; aware ones are converted."""
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return value
+
+
+def _compute(
+    connection: duckdb.DuckDBPyConnection,
+    columns: dict[str, Mapping[str, Column]],
+    bases: dict[str, frozenset[str]],
+    extras: Extras,
+) -> None:
+    """Materialise views and derivations, each after what it needs."""
+    views = views_of(extras)
+    derivations = derivations_of(extras)
+    givers = {table.name: name for name, module in derivations.items() for table in module.GIVES}
+    needs: dict[str, set[str]] = {name: set(lineage.reads(view.sql, f"views/{name}.sql").relations) for name, view in views.items()}
+    needs |= {name: {*module.NEEDS, *_wants(module)} for name, module in derivations.items() if name not in views}
+    graph = {name: {givers.get(need, need) for need in found} for name, found in needs.items()}
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        raise SqlError(f"views and derivations need each other: {error.args[1]}") from error
+    for name in order:
+        if name in views:
+            _materialise(connection, views[name], columns, bases, needs[name])
+        elif name in derivations:
+            _derive(connection, derivations[name], columns, bases, name)
+        elif name not in bases:
+            raise SqlError(f"a view or derivation needs the unknown table {name!r}", hint="llmdiag schema lists the tables")
+
+
+def _materialise(
+    connection: duckdb.DuckDBPyConnection,
+    view: View,
+    columns: dict[str, Mapping[str, Column]],
+    bases: dict[str, frozenset[str]],
+    needs: set[str],
+) -> None:
+    try:
+        connection.execute(f'CREATE TABLE "{view.name}" AS {view.sql}')
+    except duckdb.Error as error:
+        raise SqlError(f"views/{view.name}.sql: {error}") from error
+    described = connection.execute(f'DESCRIBE "{view.name}"').fetchall()
+    columns[view.name] = {str(row[0]): _described(str(row[0]), str(row[1]), view.columns) for row in described}
+    bases[view.name] = frozenset(base for need in needs for base in bases[need])
+
+
+def _described(name: str, kind: str, about: Mapping[str, str]) -> Column:
+    text, _, null = about.get(name, "").partition("; NULL = ")
+    return Column(name, kind, text, null)
+
+
+def _wants(module: Derivation) -> tuple[str, ...]:
+    return tuple(getattr(module, "WANTS", ()))
+
+
+def _derive(
+    connection: duckdb.DuckDBPyConnection,
+    module: Derivation,
+    columns: dict[str, Mapping[str, Column]],
+    bases: dict[str, frozenset[str]],
+    name: str,
+) -> None:
+    wanted = (*module.NEEDS, *_wants(module))
+    unknown = [need for need in wanted if need not in bases]
+    if unknown:
+        raise SqlError(f"derive/{name}.py needs the unknown table {unknown[0]!r}", hint="llmdiag schema lists the tables")
+    frames = {need: connection.execute(f'SELECT * FROM "{need}"').df() for need in wanted}
+    given = module.derive(frames)
+    for table in module.GIVES:
+        records = cast("list[dict[str, object]]", given[table.name].astype(object).where(given[table.name].notna(), None).to_dict("records")) if table.name in given else []
+        _create(connection, table, records)
+        columns[table.name] = {column.name: column for column in table.columns}
+        bases[table.name] = frozenset(base for need in module.NEEDS for base in bases[need])
+

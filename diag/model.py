@@ -1,0 +1,142 @@
+"""The nouns of llmdiag as frozen values: artefacts, rows, signals, findings, diagnoses."""
+
+import enum
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+Row = tuple[str, Mapping[str, object]]
+"""(table name, column -> value). Missing columns are NULL; bundle, host and capture are filled in by the loader."""
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """One raw piece of evidence: a file of a bundle or a loose file."""
+
+    path: str
+    """Inside a bundle `collector/name`; for a loose file its path as the person named it."""
+    collector: str
+    opener: Callable[[], BinaryIO] = field(repr=False)
+
+    @classmethod
+    def of_bytes(cls, path: str, collector: str, data: bytes) -> "Artefact":
+        return cls(path, collector, lambda: io.BytesIO(data))
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rsplit("/", 1)[-1]
+
+    def bytes(self) -> bytes:
+        with self.opener() as stream:
+            return stream.read()
+
+    def text(self) -> str:
+        """UTF-8; bytes that are not stay visible as replacement characters, never an error."""
+        return self.bytes().decode("utf-8", "replace")
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """(line number from 1, line without its end), streamed."""
+        with self.opener() as stream:
+            for number, raw in enumerate(stream, 1):
+                yield number, raw.decode("utf-8", "replace").rstrip("\r\n")
+
+    def at(self, line: int) -> str:
+        """The `source` of a row that came from this line."""
+        return f"{self.path}:{line}"
+
+    def key(self, key: object) -> str:
+        """The `source` of a row that came from this key of a structured artefact."""
+        return f"{self.path}#{key}"
+
+
+class SignalState(enum.StrEnum):
+    """What a look at one signal found."""
+
+    HELD = "held"
+    EMPTY = "empty"
+    UNSEEN = "could not look"
+
+
+class Verdict(enum.StrEnum):
+    """What a rule says of the evidence."""
+
+    CONFIRMED = "confirmed"
+    LIKELY = "likely"
+    NOT_MATCHED = "not matched"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True)
+class SignalResult:
+    """One signal after its SQL was run: rows found, or the nearest miss, or what was missing."""
+
+    id: str
+    role: str
+    state: SignalState
+    says: tuple[str, ...] = ()
+    rows: tuple[Mapping[str, object], ...] = ()
+    more: bool = False
+    near: str = ""
+    unseen_tables: tuple[str, ...] = ()
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing a person can do, and how to take it back."""
+
+    title: str
+    run: str
+    undo: str
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """A rule's verdict with everything it looked at."""
+
+    rule: str
+    title: str
+    severity: str
+    verdict: Verdict
+    signals: tuple[SignalResult, ...]
+    explains: tuple[str, ...] = ()
+    actions: tuple[Action, ...] = ()
+    runbook: Mapping[str, str] = field(default_factory=dict)
+    about: str = ""
+    subject: str = ""
+
+    def held(self, role: str | None = None) -> tuple[SignalResult, ...]:
+        return tuple(s for s in self.signals if s.state is SignalState.HELD and (role is None or s.role == role))
+
+    def unseen(self) -> tuple[SignalResult, ...]:
+        return tuple(s for s in self.signals if s.state is SignalState.UNSEEN)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one collector looked at for one table."""
+
+    collector: str
+    table_name: str
+    status: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the evidence says: findings in rank order, what was ruled out, what could not be looked at."""
+
+    verdict: str
+    findings: tuple[RuleResult, ...]
+    inconclusive: tuple[RuleResult, ...]
+    ruled_out: tuple[RuleResult, ...]
+    collected: tuple[Collected, ...]
+    side_effects: Mapping[str, object]
+    subject: Mapping[str, object]
+    """Who was looked at: bundle, hosts, pid, roles, tool version, time, redactions."""
+    collect_hints: Mapping[str, str]
+    """Table -> exact command that would collect it."""
+    folded: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Cause -> matched symptom rules folded under it."""

@@ -1,0 +1,1 @@
+"""Text and bytes of tools and kernels -> plain values. Pure functions, shared by collectors."""

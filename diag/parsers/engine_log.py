@@ -1,0 +1,345 @@
+"""Logs of an inference server -> what happened and when it fell silent. Streaming: lines in, rows out.
+
+Kept in `log_events` are known events (EVENTS), WARNING and above, the exception line of every traceback, and one line
+of engine statistics per interval; access lines go to `http_events`; everything else is counted in `log_files`.
+
+    (APIServer pid=12143) INFO 11-30 03:05:52 [launcher.py:254] [shutdown] API server: shutdown triggered
+    (EngineCore pid=12240) ERROR 11-30 03:05:52 [core.py:935] EngineCore encountered a fatal error.
+    INFO:     127.0.0.1:60298 - "GET /health HTTP/1.1" 200 OK
+"""
+
+import datetime
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple
+
+from diag.model import Row
+from diag.parsers import log_access, log_heads
+from diag.parsers.log_clock import Clock
+from diag.parsers.log_heads import Head
+
+EVENTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    # (event, texts of which one must occur, regex that must be found as well); the first that fits names the line.
+    ("engine_stats", ("Avg prompt throughput:",), ""),
+    ("engine_stats", ("Prefill batch", "Decode batch"), r"^(?:Prefill|Decode) batch\b"),
+    ("startup", ("non-default args:", "server_args=ServerArgs(", "Started server process [", "Waiting for application startup"), ""),
+    ("startup", ("vLLM API server version", "vLLM server version", "Starting vLLM server on", "Starting vLLM API server"), ""),
+    ("startup", ("version ",), r"[▄█▀].*\bversion \d+\.\d+"),
+    ("engine_init", ("Initializing a V1 LLM engine", "Initializing an LLM engine", "Init torch distributed"), ""),
+    ("engine_init", (" is assigned as DP rank ",), r"^rank \d+ in world size"),
+    ("weights_loading", ("Starting to load model ", "Load weight begin", "Time spent downloading weights"), ""),
+    ("weights_loaded", ("Loading weights took ", "Model loading took ", "Loading model weights took ", "Load weight end", "Weights are ready"), ""),
+    ("kv_size", ("KV cache size: ", "Available KV cache memory", "KV Cache is allocated", "# GPU blocks: ", "max_total_num_tokens="), ""),
+    ("compile", ("for vLLM's torch.compile", "Dynamo bytecode transform time", "Compiling a graph for ", "Starting torch.compile"), ""),
+    ("compile", ("Directly load the compiled graph", "Directly load AOT compilation", "torch.compile takes ", "profiling/warmup run took"), ""),
+    ("graph_capture", ("Graph capturing finished", "Capture cuda graph", "CUDA graph begin", "CUDA graph end"), ""),
+    ("engine_ready", ("init engine (profile, create kv cache",), r"took"),
+    ("ready", ("Application startup complete", "The server is fired up and ready to roll"), ""),
+    ("futures_after_shutdown", ("cannot schedule new futures after", "Executor shutdown has been called"), ""),
+    ("shutdown_signal", ("API server: shutdown triggered", "trigger received signal=", "KeyboardInterrupt: terminated"), ""),
+    ("shutdown_signal", ("SIGTERM", "SIGINT"), r"(?i)\breceived\b|\bgot\b|\bcaught\b"),
+    ("worker_died", ("It usually means one child failed", "It usually means the child failed", " scheduler is dead", "WorkerProc hit an exception"), ""),
+    ("worker_died", ("orker", "hild process", "ubprocess", "actor"), r"(?i)\b(?:died|dead|crashed)\b|exited unexpectedly|killed by signal"),
+    ("watchdog", ("atchdog timeout (",), ""),
+    ("engine_dead", ("EngineDeadError", "EngineCore encountered an issue", "engine core exited unexpectedly"), ""),
+    ("engine_dead", ("Engine core proc",), r"died unexpectedly"),
+    ("engine_dead", ("Background loop has errored", "AsyncLLM output_handler failed", "AsyncEngineDeadError"), ""),
+    ("fatal", ("encountered a fatal error", "EngineCore failed to start", "Engine core initialization failed", "Fatal Python error"), ""),
+    ("fatal", ("Scheduler hit an exception", "TokenizerManager hit an exception", "DetokenizerManager hit an exception"), ""),
+    ("fatal", ("Segmentation fault", "core dumped", "terminate called after", "SIGSEGV", "SIGABRT"), ""),
+    ("shutdown_step", ("[shutdown] ", "Shutting down", "Waiting for application shutdown", "Application shutdown complete"), ""),
+    ("shutdown_step", ("Finished server process", "Gracefully exiting", "aborting in-flight requests", "connections to close"), ""),
+    ("memory_short", ("less than desired GPU memory utilization", "No available memory for the cache blocks"), ""),
+    ("memory_short", ("Not enough memory", "larger than the available KV cache memory", "larger than the maximum number of tokens"), ""),
+    ("oom", ("out of memory", "OutOfMemoryError", "CUDA_ERROR_OUT_OF_MEMORY", "Out of memory", "oom-kill", "OOM when"), ""),
+    ("nccl", ("NCCL", "nccl", "RCCL", "HCCL", "DistBackendError"), r"\bWARN\b|(?i:\b(?:error|timeout|timed out|watchdog|abort(?:ed|ing)?|exception|EI\d{4})\b)|DistBackendError"),
+    ("nccl", ("Watchdog caught collective operation", "collective operation timeout"), ""),
+    ("cuda_error", ("CUDA error", "CUDA_ERROR_", "cudaError", "device-side assert", "illegal memory access", "AcceleratorError"), ""),
+    ("cuda_error", ("unspecified launch failure", "uncorrectable ECC", "CUBLAS_STATUS_", "CUDNN_STATUS_", "HIP error", "hipError"), ""),
+    ("cuda_error", ("ACL error", "aclrt", "NPU error", "NPU function error", "Triton Error", "NVML_ERROR"), r"(?i)error|fail"),
+    ("shm_broadcast_notice", ("No available shared memory broadcast block", "No available block found in"), ""),
+    ("rpc_timeout", ("RPC call to ", "Timed out waiting for engine", "execute_model timed out"), r"(?i)timed out"),
+    ("health_fail", ("Health check failed", "health check failed", "Health check timeout", "Health check request"), r"(?i)fail|timeout|time out"),
+    ("preemption", ("KV cache pool is full", "is preempted by", "Retract requests"), ""),
+    ("sleep_mode", ("to fall asleep", "to wake up tags", "Sleep mode freed"), ""),
+    ("request_error", ("Exception in ASGI application", "Error in preprocessing prompt", "Internal Server Error", "Failed to apply"), ""),
+    ("request_error", ("equest",), r"(?i)\brequest\b.*\b(?:failed|aborted|timed out|cancelled|rejected|retry)|\b(?:aborted|failed|retrying) request"),
+)
+_PATTERNS = tuple((event, texts, re.compile(pattern) if pattern else None) for event, texts, pattern in EVENTS)
+
+LOUD = frozenset({"WARNING", "ERROR", "CRITICAL"})
+STATS_EVERY_S = 5.0
+MESSAGE_CHARS = 2_000
+LINE_BYTES = 64 << 10
+"""Longer lines are read to their end, but only this much of them is looked at."""
+TRACEBACK = "Traceback (most recent call last)"
+TRACEBACK_LINES = 5_000
+FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>.+))?')
+EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?::(?:\s|$)|$(?<=Error|ption|.Exit|rrupt|ation|meout|Empty|.Full|Group|rning))"
+)
+GROUP = re.compile(r"^\s*(?:\+-\+-+ \d+ -+|\+-+(?: \d+ -+)?|\||\+) ?")
+"""What a traceback of an ExceptionGroup has before its lines."""
+CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
+STATS_ENGINE = re.compile(r"^(?:Engine (?P<engine>\d+)|(?P<batch>Prefill|Decode))")
+QUOTES_PROMPT = re.compile(r"^(?:Received request|Added request|Generated response|Receive: |Finish: )")
+"""Lines that repeat what a client wrote: words in them are nobody's event."""
+
+Line = tuple[int, str, int]
+"""(number from 1, cleaned text without its end, bytes with its end)"""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where lines come from, and what the live collector knows of it (None = loose file)."""
+
+    file: str
+    at: Callable[[int], str]
+    """Line number -> `source` of a row."""
+    pids: Sequence[int] = ()
+    """Processes that write to it, root first, as the host numbers them."""
+    roles: Mapping[int, str] = field(default_factory=dict)
+    ns_pids: Mapping[int, int] = field(default_factory=dict)
+    """Pid as the container prints it -> pid of the host."""
+    written_at: float | None = None
+    collected_at: float | None = None
+    cut: bool = False
+
+
+class _Writer(NamedTuple):
+    """Keeps interleaved writers of one log apart."""
+
+    outer: int | None
+    kind: str
+    who: str | None
+    pid: int | None
+
+
+@dataclass
+class _Traceback:
+    """A traceback that is being read."""
+
+    line: int
+    head: Head
+    ts: datetime.datetime | None
+    dated: bool
+    where: str | None = None
+    lines: int = 0
+    told: bool = False
+    """Its exception line was read; a chained traceback may follow."""
+    chained: bool = False
+
+
+def read(stream: BinaryIO) -> Iterator[Line]:
+    """Lines of a file, streamed: bad UTF-8 is replaced, control characters are dropped, no line is lost."""
+    number = 0
+    while raw := stream.readline(LINE_BYTES):
+        number += 1
+        size = len(raw)
+        whole = raw
+        while not raw.endswith(b"\n") and (raw := stream.readline(LINE_BYTES)):
+            size += len(raw)
+        for piece in whole.rstrip(b"\r\n").split(b"\r"):
+            yield number, log_heads.clean(piece.decode("utf-8", "replace")), size
+            size = 0
+
+
+def rows(lines: Iterable[Line], origin: Origin, *, year: int | None = None, tz: str | None = None) -> Iterator[Row]:
+    """Lines -> rows of log_events, http_events and one of log_files (last).
+
+    `year` and `tz` (`UTC`, `+02:00`, `Europe/Berlin`) complete times that lack them; None = assumed and said so.
+    Raises BadInput for an unknown zone.
+    """
+    log = _Log(origin, Clock(year, tz, origin.collected_at))
+    for number, text, size in lines:
+        yield from log.line(number, text, size)
+    yield from log.end()
+
+
+def looks_like_log(head: str, least: int = 3, of: int = 50) -> bool:
+    """Is this the beginning of an engine log: enough lines of a known format, or a Python traceback?"""
+    found = 0
+    before = ""
+    for line in [line for line in head.splitlines() if line.strip()][:of]:
+        if FRAME.match(line) and before.rstrip().endswith(TRACEBACK + ":"):
+            return True
+        before = line
+        found += log_heads.is_engine_line(line) or log_access.of_line(line) is not None
+        if found >= least:
+            return True
+    return False
+
+
+def event_of(message: str) -> str | None:
+    """Name of the known event a message tells of, or None."""
+    if QUOTES_PROMPT.match(message):
+        return None
+    for event, texts, pattern in _PATTERNS:
+        for text in texts:
+            if text in message:
+                if pattern is None or pattern.search(message):
+                    return event
+                break
+    return None
+
+
+class _Log:
+    """One log being read: counters, clock, open tracebacks, held back statistics."""
+
+    def __init__(self, origin: Origin, clock: Clock) -> None:
+        self.origin = origin
+        self.clock = clock
+        self.lines = self.kept = self.size = 0
+        self.first: datetime.datetime | None = None
+        self.last: datetime.datetime | None = None
+        self.now: datetime.datetime | None = None
+        self.before: tuple[int, Head, datetime.datetime | None, bool] | None = None
+        self.open: dict[_Writer, _Traceback] = {}
+        self.stats_at: dict[tuple[object, ...], datetime.datetime] = {}
+        self.stats_held: dict[tuple[object, ...], Row] = {}
+
+    def line(self, number: int, text: str, size: int) -> Iterator[Row]:
+        self.lines += size > 0
+        self.size += size
+        if not text:
+            return
+        head = log_heads.split(text)
+        ts, dated = self._time(head)
+        access = log_access.of(head.message) if '"' in head.message else None
+        if access is not None:
+            if access.stamp is not None and (at := self._own_time(access.stamp)) is not None:
+                ts, dated = at, True
+            yield "http_events", {**access.row, "ts": ts, "dated": dated, "source": self.origin.at(number)}
+            return
+        writer = _Writer(head.outer, head.kind, head.who, head.pid)
+        going = self.open.get(writer)
+        if going is not None:
+            found, taken = self._continue(going, head)
+            yield from self._keep(found)
+            if taken:
+                return
+        if TRACEBACK in head.message:
+            self._begin(writer, number, head, ts, dated)
+            if head.message.strip().rstrip(":") == TRACEBACK:
+                return
+        self.before = (number, head, ts, dated)
+        yield from self._keep(self._plain(number, head, ts, dated))
+
+    def end(self) -> Iterator[Row]:
+        """Tracebacks without an end, the last statistics, and the row about the file."""
+        for going in {id(item): item for item in self.open.values()}.values():
+            if not going.told:
+                yield from self._keep([self._exception(going, TRACEBACK + " … (cut off)")])
+        yield from self._keep(self.stats_held.values())
+        origin = self.origin
+        written, collected = _epoch(origin.written_at), _epoch(origin.collected_at)
+        sign = written if written is not None else self.last if collected is not None else None
+        yield "log_files", {
+            "file": origin.file, "pid": origin.pids[0] if origin.pids else None, "lines": self.lines, "kept": self.kept,
+            "bytes": self.size, "cut": origin.cut, "first_ts": self.first, "last_ts": self.last, "written_at": written,
+            "collected_at": collected, "assumed": self.clock.assumed, "source": origin.at(max(self.lines, 1)),
+            "silent_s": None if collected is None or sign is None else max(0.0, (collected - sign).total_seconds()),
+        }
+
+    def _time(self, head: Head) -> tuple[datetime.datetime | None, bool]:
+        """The line's own time, or the time of the last dated line before it: it was written no earlier."""
+        own = None if head.stamp is None else self._own_time(head.stamp)
+        return (self.now, False) if own is None else (own, True)
+
+    def _own_time(self, stamp: log_heads.Stamp) -> datetime.datetime | None:
+        own = self.clock.utc(stamp)
+        if own is not None:
+            self.now = own
+            self.first = own if self.first is None else min(self.first, own)
+            self.last = own if self.last is None else max(self.last, own)
+        return own
+
+    def _keep(self, found: Iterable[Row]) -> Iterator[Row]:
+        for row in found:
+            self.kept += 1
+            yield row
+
+    def _plain(self, number: int, head: Head, ts: datetime.datetime | None, dated: bool) -> Iterator[Row]:
+        """A line outside tracebacks: kept when it is a known event or loud."""
+        event = event_of(head.message)
+        if event == "engine_stats":
+            yield from self._statistics(self._row(number, head, ts, dated, event), head, ts)
+        elif event is not None or head.level in LOUD:
+            if event == "ready" and head.kind == "sglang" and "fired up" not in head.message:
+                event = "api_up"
+            yield self._row(number, head, ts, dated, event)
+
+    def _statistics(self, row: Row, head: Head, ts: datetime.datetime | None) -> Iterator[Row]:
+        """One line per interval and engine; the last one is held back until the end, where silence begins."""
+        match = STATS_ENGINE.match(head.message)
+        key = (head.outer, head.who, head.pid, match.groups() if match else None)
+        before = self.stats_at.get(key)
+        if ts is None or before is None or abs((ts - before).total_seconds()) >= STATS_EVERY_S:
+            self.stats_held.pop(key, None)
+            if ts is not None:
+                self.stats_at[key] = ts
+            yield row
+        else:
+            self.stats_held[key] = row
+
+    def _row(self, number: int, head: Head, ts: datetime.datetime | None, dated: bool, event: str | None) -> Row:
+        pid = self._pid(head)
+        return "log_events", {
+            "ts": ts, "dated": dated, "file": self.origin.file, "line": number, "pid": pid,
+            "role": head.role or (None if pid is None else self.origin.roles.get(pid)),
+            "level": head.level, "logger": head.logger, "message": head.message[:MESSAGE_CHARS].rstrip(), "event": event,
+            "source": self.origin.at(number),
+        }
+
+    def _pid(self, head: Head) -> int | None:
+        """Pid as the host sees it: printed ones may come from a container, an only writer needs no name."""
+        if head.pid is None:
+            return self.origin.pids[0] if len(self.origin.pids) == 1 else None
+        return self.origin.ns_pids.get(head.pid, head.pid)
+
+    def _begin(self, writer: _Writer, number: int, head: Head, ts: datetime.datetime | None, dated: bool) -> None:
+        if head.kind == "raw" and self.before is not None and self.before[0] == number - 1 and self.before[1].level in LOUD:
+            # logger.exception(): the line that announces it has the time and the writer.
+            _, announced, ts, dated = self.before
+            head = announced._replace(outer=head.outer)
+        going = _Traceback(number, head, ts, dated)
+        self.open[writer] = going
+        if head.kind == "sglang" or (head.kind != "vllm" and writer.who is None):
+            # vLLM repeats its prefix on every line of a message, the others do not.
+            self.open[_Writer(head.outer, "raw", None, head.outer)] = going
+
+    def _continue(self, going: _Traceback, head: Head) -> tuple[list[Row], bool]:
+        """Rows that the next line of the writer of an open traceback gives, and whether it is part of the traceback."""
+        grouped = head.message.lstrip()[:1] in ("|", "+")
+        text = GROUP.sub("", head.message) if grouped else head.message
+        going.lines += 1
+        if (match := FRAME.match(text)) is not None:
+            going.where = f"{match['file']}:{match['line']}"
+        if TRACEBACK in text and (going.chained or grouped):
+            going.told, going.chained, going.where = False, False, None
+            return [], True
+        if text.startswith(CHAIN):
+            going.chained = True
+        if (not text.strip() or text[:1].isspace() or text.startswith(CHAIN)) and going.lines <= TRACEBACK_LINES:
+            return [], True
+        if not going.told and TRACEBACK not in text and EXCEPTION.match(text):
+            going.told = True
+            return [self._exception(going, text)], True
+        if head.kind == "raw" and not going.told and TRACEBACK not in text and going.lines <= TRACEBACK_LINES:
+            return [], False
+        self._close(going)
+        return [] if going.told else [self._exception(going, TRACEBACK + " … (no exception line)")], False
+
+    def _close(self, going: _Traceback) -> None:
+        self.open = {writer: other for writer, other in self.open.items() if other is not going}
+
+    def _exception(self, going: _Traceback, text: str) -> Row:
+        head = going.head._replace(message=text, level="ERROR", logger=going.head.logger or going.where)
+        return self._row(going.line, head, going.ts, going.dated, event_of(text) or "traceback")
+
+
+def _epoch(seconds: float | None) -> datetime.datetime | None:
+    if seconds is None:
+        return None
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(tzinfo=None)

@@ -1,0 +1,204 @@
+"""Collect from a live process tree: order, beats of the sampling window, budgets, guards. Analyses nothing.
+
+The patient comes first: collectors only read, each has a budget, and whatever fails becomes a line of the manifest.
+"""
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from diag import parsing, procfs
+from diag.bundle import Door, Writer
+from diag.collectors import Collector
+from diag.errors import BundleError, CollectorError
+from diag.live import Collecting, Options, Patient, Tick
+from diag.model import Artefact
+from diag.redact import Redactor
+
+BEAT_S = 0.25
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the share of the window that is over (0..1)."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C during the window: analyse what there is."""
+
+
+@dataclass
+class _Running:
+    """One collector at work."""
+
+    module: Collector
+    door: Door
+    generator: Collecting | None
+    seconds: float = 0.0
+    status: str = "ok"
+    reason: str | None = None
+
+
+def in_order(collectors: Sequence[Collector]) -> list[Collector]:
+    """Collectors sorted so that each comes after those that feed what it needs."""
+    feeders: dict[str, list[str]] = {}
+    for module in collectors:
+        for table in module.FEEDS:
+            feeders.setdefault(table, []).append(module.NAME)
+    graph = {m.NAME: {f for need in m.NEEDS for f in feeders.get(need, ()) if f != m.NAME} for m in collectors}
+    by_name = {module.NAME: module for module in collectors}
+    return [by_name[name] for name in TopologicalSorter(graph).static_order() if name in by_name]
+
+
+def default_name(pid: int) -> str:
+    """`llmdiag-<host>-<pid>-<UTC time>`"""
+    return f"llmdiag-{socket.gethostname()}-{pid}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+
+
+def take(
+    pid: int, options: Options, archive: Path, collectors: Sequence[Collector], *, redactor: Redactor, progress: Progress,
+    strict: bool = False,
+) -> tuple[Path, bool]:
+    """Snapshot the service that `pid` belongs to into `archive`. Returns (archive or folder, interrupted).
+
+    Raises BundleError before anything is collected when the place cannot be written, LlmdiagError when the pid does
+    not exist. `strict` lets unexpected errors of collectors through (tests); otherwise they become a status.
+    """
+    root = procfs.service_root(pid)
+    chosen = [module for module in in_order(collectors) if module.NAME not in options.skip]
+    writer = Writer(_folder_for(archive), redactor, _host(), {"pid": pid, "root_pid": root})
+    running = [_Running(module, Door(writer, module.NAME, module.BUDGET_BYTES), None) for module in chosen]
+    rows = _Seen(running)
+    patient = Patient(pid, root, procfs.tree(root), options, rows.of)
+    interrupted = False
+    own_priority = _raise_priority()
+    try:
+        for item in running:
+            writer.log("begin", collector=item.module.NAME, feeds=item.module.FEEDS)
+            progress(item.module.NAME, 0.0)
+            item.generator = item.module.collect(patient, item.door)
+            _step(item, None, strict)
+            rows.forget()
+        for tick in beats(options):
+            progress("sampling", tick.number * BEAT_S / max(options.window_s, BEAT_S))
+            for item in running:
+                _step(item, tick, strict)
+                if tick.last:
+                    rows.forget()
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        _restore_priority(own_priority)
+        for item in running:
+            _end(item, writer, interrupted)
+    return writer.close(archive), interrupted
+
+
+def beats(options: Options) -> Iterator[Tick]:
+    """The beats of the window, each at its time; samples are spread evenly, first and last beat included."""
+    last = max(1, round(options.window_s / BEAT_S))
+    due = {round(number * last / max(1, options.samples - 1)): number for number in range(options.samples)}
+    start = time.monotonic()
+    for number in range(last + 1):
+        pause = start + number * BEAT_S - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+        yield Tick(number, due.get(number), number == last)
+
+
+def _step(item: _Running, tick: Tick | None, strict: bool) -> None:
+    if item.generator is None:
+        return
+    started = time.monotonic()
+    try:
+        if tick is None:
+            next(item.generator)
+        else:
+            item.generator.send(tick)
+    except StopIteration:
+        item.generator = None
+    except CollectorError as error:
+        _fail(item, str(error).replace("\n  ", "; "))
+    except BundleError:
+        raise
+    except Exception as error:
+        if strict:
+            raise
+        _fail(item, f"internal error: {type(error).__name__}: {error}")
+    item.seconds += time.monotonic() - started
+
+
+def _fail(item: _Running, reason: str) -> None:
+    item.generator = None
+    item.status = "partial" if item.door.artefacts else "failed"
+    item.reason = item.door.redact.text(reason)
+
+
+def _end(item: _Running, writer: Writer, interrupted: bool) -> None:
+    if item.generator is not None:
+        item.generator.close()
+        if item.status == "ok":
+            item.status = "partial"
+            item.reason = "stopped by Ctrl-C before the window was over" if interrupted else "the collector did not finish"
+    if item.status == "ok" and item.door.notes:
+        item.status = "partial"
+    writer.log(
+        "end", collector=item.module.NAME, status=item.status, seconds=round(item.seconds, 4), reason=item.reason,
+        feeds=item.module.FEEDS,
+        notes=[{"table_name": n.table_name, "status": n.status, "reason": n.reason} for n in item.door.notes],
+    )
+
+
+class _Seen:
+    """Rows gathered so far, parsed on demand and remembered until the next step writes more."""
+
+    def __init__(self, running: Sequence[_Running]) -> None:
+        self._running = running
+        self._parsed: dict[str, dict[str, list[Mapping[str, object]]]] = {}
+
+    def of(self, table: str) -> list[Mapping[str, object]]:
+        found: list[Mapping[str, object]] = []
+        for item in self._running:
+            if table in item.module.FEEDS and item.door.artefacts:
+                found += self._rows(item.module, item.door.artefacts).get(table, [])
+        return found
+
+    def forget(self) -> None:
+        self._parsed.clear()
+
+    def _rows(self, module: Collector, artefacts: Sequence[Artefact]) -> dict[str, list[Mapping[str, object]]]:
+        if module.NAME not in self._parsed:
+            self._parsed[module.NAME] = parsing.seen_rows(module, artefacts)
+        return self._parsed[module.NAME]
+
+
+def _folder_for(archive: Path) -> Path:
+    if archive.exists():
+        raise BundleError(f"{archive} exists already", hint="name another file with -o")
+    return archive.with_suffix("")
+
+
+def _host() -> dict[str, object]:
+    return {
+        "hostname": socket.gethostname(), "kernel": platform.release(), "machine": platform.machine(),
+        "python": platform.python_version(), "uid": os.getuid(), "cpus": os.cpu_count(),
+    }
+
+
+def _raise_priority() -> int | None:
+    """A tool that waits for a CPU makes every pause longer: run a little ahead of the crowd where allowed."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, max(-20, before - 10))
+    except PermissionError:
+        return None
+    return before
+
+
+def _restore_priority(before: int | None) -> None:
+    if before is not None:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+

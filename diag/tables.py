@@ -1,0 +1,290 @@
+"""The evidence tables: the data dictionary that rules, bundles and `llmdiag schema` share.
+
+Every table also has `bundle`, `host`, `capture` and `source` (`artefact:line` or `artefact#key`). Times are UTC.
+Unknown is NULL; a column whose NULL means something else says so in `null`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+TEXT, INT, REAL, FLAG, TIME = "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: DuckDB type, meaning with unit, and what NULL means where it is not "unknown"."""
+
+    name: str
+    type: str
+    about: str
+    null: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One evidence table. A collector or derivation may declare further ones of its own."""
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+ORIGIN = (
+    Column("bundle", TEXT, "bundle or folder the row comes from"),
+    Column("host", TEXT, "host the evidence was taken on"),
+    Column("capture", TEXT, "which capture of the target: captures are judged each on its own"),
+    Column("source", TEXT, "artefact:line or artefact#key of the raw evidence"),
+)
+
+
+def _column(spec: str) -> Column:
+    """`name TYPE: about [; NULL = meaning]` -> Column."""
+    head, _, about = spec.partition(": ")
+    name, kind = head.split()
+    about, _, null = about.partition("; NULL = ")
+    return Column(name, kind, about, null)
+
+
+def table(name: str, about: str, *specs: str) -> Table:
+    """Declare a table: one text per column, `name TYPE: about[; NULL = meaning]`."""
+    return Table(name, about, (*ORIGIN, *(_column(spec) for spec in specs)))
+
+
+_PID = "pid BIGINT: process id as the host sees it"
+_TID = "tid BIGINT: thread id as the host sees it"
+_STARTED = "started_at TIMESTAMP: start of the process; identity is (host, pid, started_at)"
+_READ = "read BIGINT: number of the read, from 0"
+_TS = "ts TIMESTAMP: when it was read"
+
+CORE: tuple[Table, ...] = (
+    table(
+        "collected",
+        "What was looked at: one row per collector and table it feeds",
+        "collector VARCHAR: name of the collector",
+        "table_name VARCHAR: table, or table.column for a column that could not be read",
+        "status VARCHAR: ok | partial | failed | skipped; only ok means collected",
+        "reason VARCHAR: why it is not ok; NULL = nothing to say",
+    ),
+    table(
+        "processes",
+        "The service's process tree",
+        _PID, "ppid BIGINT: parent", _STARTED,
+        "role VARCHAR: api_server engine_core worker scheduler detokenizer router cache_server manager watchdog other",
+        "cmd VARCHAR: command line or title, redacted",
+        "comm VARCHAR: kernel name of the main thread",
+        "state VARCHAR: R S D T t Z X as the kernel says",
+        "rss_bytes BIGINT: resident memory",
+        "threads BIGINT: number of threads",
+        "age_s DOUBLE: seconds since start at the time of the read",
+        "ns_pid BIGINT: pid inside its own PID namespace",
+        "tracer_pid BIGINT: pid of a debugger or tracer; 0 = none",
+        "is_target BOOLEAN: the pid that was asked for",
+        "is_python BOOLEAN: a CPython process",
+        "exe VARCHAR: path of the executable",
+        "uid BIGINT: owner",
+        "read BIGINT: number of the read, from 0",
+        "ts TIMESTAMP: when it was read",
+    ),
+    table(
+        "threads",
+        "Raw counters of every thread, at each read",
+        _READ, _TS, _PID, _STARTED, _TID,
+        "name VARCHAR: kernel name of the thread (comm)",
+        "state VARCHAR: R S D T t Z X",
+        "user_s DOUBLE: user CPU since start",
+        "sys_s DOUBLE: system CPU since start",
+        "run_s DOUBLE: time on a CPU (schedstat)",
+        "runq_s DOUBLE: time waiting for a CPU (schedstat)",
+        "vol_switches BIGINT: voluntary context switches since start",
+        "invol_switches BIGINT: involuntary context switches since start",
+        "wchan VARCHAR: kernel function it sleeps in; 0 = none",
+        "syscall VARCHAR: number and arguments of the system call it is in, or running",
+        "ns_tid BIGINT: thread id inside its own PID namespace",
+        "cpu_pct DOUBLE: CPU share since the read before; NULL = given as counters instead",
+    ),
+    table(
+        "thread_states",
+        "Quick state reads between the full ones",
+        _READ, _TS, _PID, _STARTED, _TID,
+        "state VARCHAR: R S D T t Z X",
+        "sys_no BIGINT: system call it is in; NULL = running or unreadable",
+        "fd BIGINT: file descriptor that call waits on; NULL = none",
+        "peer VARCHAR: what that descriptor is connected to (ip:port or unix path); NULL = no socket",
+        "hits BIGINT: how many equal reads this row stands for; read and ts are of the first",
+    ),
+    table(
+        "stack_frames",
+        "Stack frames, leaf first (depth 0)",
+        "sample BIGINT: number of the sample, from 0", _TS, _PID, _STARTED, _TID,
+        "thread VARCHAR: Python name of the thread",
+        "active BOOLEAN: on a CPU, by the dumping tool",
+        "owns_gil BOOLEAN: holds the GIL",
+        "depth BIGINT: 0 is the innermost frame",
+        "func VARCHAR: function, last dotted part",
+        "qualname VARCHAR: function as printed",
+        "file VARCHAR: file of the function",
+        "line BIGINT: line being executed",
+        "native BOOLEAN: frame of a shared object",
+        "tool VARCHAR: py-spy | faulthandler | pystack | gdb",
+        "whole BOOLEAN: the outermost frame is a known thread entry; FALSE = a torn read",
+    ),
+    table(
+        "stack_locals",
+        "Local variables that look like keys (or all, with --locals all)",
+        "sample BIGINT: number of the sample, from 0", _TS, _PID, _STARTED, _TID,
+        "thread VARCHAR: Python name of the thread",
+        "depth BIGINT: frame, 0 is the innermost",
+        "func VARCHAR: function of that frame, last dotted part",
+        "file VARCHAR: file of that frame",
+        "line BIGINT: line of that frame",
+        "var VARCHAR: name of the variable",
+        "repr VARCHAR: its value as text, quotes removed",
+        "is_arg BOOLEAN: it is an argument",
+        "cut BOOLEAN: the dumping tool cut the text",
+        "is_text BOOLEAN: the value is a string; FALSE = the printed form of something else",
+    ),
+    table(
+        "sockets",
+        "Listening and connected sockets of the tree (llmdiag's own left out)",
+        _READ, _TS, _PID, _STARTED,
+        "fd BIGINT: descriptor in that process",
+        "proto VARCHAR: tcp | tcp6 | unix",
+        "laddr VARCHAR: local address or unix path", "lport BIGINT: local port; NULL = unix socket",
+        "raddr VARCHAR: peer address or unix path; NULL = listening", "rport BIGINT: peer port; NULL = none",
+        "state VARCHAR: LISTEN ESTABLISHED CLOSE_WAIT …",
+        "recv_q BIGINT: bytes not yet read; for LISTEN connections waiting to be accepted",
+        "send_q BIGINT: bytes not yet acknowledged; for LISTEN the backlog limit where known",
+        "peer_kind VARCHAR: redis | http | zmq where known; NULL = not known",
+        "peer_pid BIGINT: process at the other end, on this host; NULL = elsewhere or not found",
+    ),
+    table(
+        "probes",
+        "HTTP reads of the service, also those that got no answer",
+        _READ, _TS,
+        "target VARCHAR: what is probed, host:port",
+        "url VARCHAR: the URL",
+        "outcome VARCHAR: answer | timeout | refused | reset | garbled",
+        "status BIGINT: HTTP status; NULL = no answer",
+        "seconds DOUBLE: until the answer or the end of patience",
+    ),
+    table(
+        "metrics",
+        "Samples of /metrics; NaN is loaded as NULL",
+        _READ, _TS,
+        "target VARCHAR: host:port, or the file",
+        "name VARCHAR: sample name", "engine VARCHAR: engine or rank label; NULL = none",
+        "labels VARCHAR: all labels as sorted JSON",
+        "value DOUBLE: value",
+    ),
+    table(
+        "gpu_devices",
+        "Accelerators as their tool reports them",
+        _READ, _TS,
+        "gpu BIGINT: index", "name VARCHAR: model", "uuid VARCHAR: identity",
+        "util_pct DOUBLE: busy share", "memory_used_bytes BIGINT: used", "memory_total_bytes BIGINT: capacity",
+        "power_w DOUBLE: draw", "temperature_c DOUBLE: temperature", "ecc_errors BIGINT: uncorrected errors",
+        "tool VARCHAR: nvidia-smi | rocm-smi | npu-smi | xpu-smi",
+    ),
+    table(
+        "gpu_processes",
+        "Processes that hold device memory",
+        _READ, _TS,
+        "gpu BIGINT: index", _PID, _STARTED, "name VARCHAR: process name",
+        "used_bytes BIGINT: device memory", "alive BOOLEAN: the pid exists",
+    ),
+    table(
+        "log_events",
+        "Lines worth keeping: known events, WARNING and above, one stats line per interval",
+        _TS, "file VARCHAR: log file or unit", "line BIGINT: line number",
+        _PID, _STARTED, "role VARCHAR: who wrote it", "level VARCHAR: DEBUG INFO WARNING ERROR CRITICAL",
+        "logger VARCHAR: logger, module or file:line that wrote it",
+        "message VARCHAR: text, redacted",
+        "event VARCHAR: known event (engine_stats, startup, shutdown, fatal, …); NULL = other",
+        "dated BOOLEAN: the line has its own time; FALSE = ts is that of the last dated line before it",
+    ),
+    table(
+        "log_files",
+        "One row per log: how much was written and when it fell silent",
+        "file VARCHAR: log file or unit", _PID, _STARTED,
+        "lines BIGINT: lines read", "kept BIGINT: lines kept in log_events", "bytes BIGINT: bytes read",
+        "cut BOOLEAN: only the last part was read",
+        "first_ts TIMESTAMP: first dated line", "last_ts TIMESTAMP: last dated line",
+        "written_at TIMESTAMP: last change of the file when it was collected live",
+        "collected_at TIMESTAMP: when it was read live",
+        "silent_s DOUBLE: collection time minus last sign of writing",
+        "assumed VARCHAR: what was assumed about year or zone; NULL = nothing",
+    ),
+    table(
+        "host_events",
+        "What happened to units and processes, from every journal",
+        _TS, "origin VARCHAR: dmesg, journald, kubernetes, docker, supervisord, …",
+        "kind VARCHAR: oom_kill xid nvrm device_error nccl_error heartbeat_lost probe_failed killing restart start stop exit "
+        "reclaim_start reclaim_done sync_barrier drain_start drain_done traffic_switch queue_released admitted_pct "
+        "weights_hash generation busy_flag cache_get cache_set cache_error hung_task segfault",
+        "unit VARCHAR: unit, container or pod", "initiator VARCHAR: who did it", _PID, _STARTED,
+        "code BIGINT: exit code, Xid, signal", "detail VARCHAR: the line, redacted",
+    ),
+    table(
+        "http_events",
+        "Access log lines",
+        _TS, "method VARCHAR: verb", "path VARCHAR: path without query", "status BIGINT: HTTP status",
+        "client VARCHAR: peer", "seconds DOUBLE: duration", "bytes BIGINT: size of the answer", "user_agent VARCHAR: client software",
+        "dated BOOLEAN: the line has its own time; FALSE = ts is that of the last dated line before it",
+    ),
+    table(
+        "host_facts",
+        "Limits and counters of the machine and its cgroup",
+        _READ, _TS, "fact VARCHAR: name with unit", "value DOUBLE: number; NULL = no limit or unreadable",
+        "text VARCHAR: value as text; NULL = a number",
+    ),
+    table(
+        "redis_servers",
+        "Redis or Valkey servers the service talks to",
+        _READ, _TS,
+        "target VARCHAR: URL without credentials", "product VARCHAR: redis | valkey", "version VARCHAR: version",
+        "role VARCHAR: master | slave", "clients BIGINT: connected", "blocked BIGINT: blocked clients",
+        "commands BIGINT: commands processed since start", "get_calls BIGINT: GET and MGET calls since start",
+        "hits BIGINT: keyspace hits", "misses BIGINT: keyspace misses",
+        "used_bytes BIGINT: memory used", "max_bytes BIGINT: memory limit; 0 = none", "keys BIGINT: keys in all databases",
+        "ping_s DOUBLE: round trip",
+    ),
+    table(
+        "redis_clients",
+        "Connections as the server lists them",
+        _READ, _TS,
+        "target VARCHAR: server", "client_id BIGINT: id", "addr VARCHAR: client's ip:port or unix path", "name VARCHAR: client name",
+        "db BIGINT: database", "cmd VARCHAR: last command", "age_s DOUBLE: since connect", "idle_s DOUBLE: since last command",
+        "commands BIGINT: commands run by this client; NULL = server too old to count",
+        "pid BIGINT: process of the tree that owns it; NULL = not found", _STARTED,
+    ),
+    table(
+        "cache_keys",
+        "Cached values as the scanner judges them; contents are never copied",
+        "target VARCHAR: server or file", "db BIGINT: database",
+        "key VARCHAR: key; NULL = not UTF-8", "key_hex VARCHAR: key in hex",
+        "family VARCHAR: key with hashes and numbers masked", "bytes BIGINT: size of the value",
+        "ttl_s DOUBLE: time to live; NULL = never expires", "idle_s DOUBLE: since the last access, read before the value",
+        "codec VARCHAR: pickle, npy, json, …", "dtype VARCHAR: element type", "shape VARCHAR: 1x512",
+        "min DOUBLE: smallest", "max DOUBLE: largest", "mean DOUBLE: mean", "norm DOUBLE: L2 norm",
+        "nan BIGINT: NaN count", "inf BIGINT: Inf count", "crc_ok BOOLEAN: checksum of a wrapper; NULL = has none",
+        "version VARCHAR: version in key or wrapper; NULL = has none",
+        "reasons VARCHAR: reason codes joined by comma and space", "verdict VARCHAR: ok | ghost | soft | unknown",
+        "sha256 VARCHAR: digest of the value",
+    ),
+    table("versions", "Software of the target, read without importing it",
+          "component VARCHAR: package or part", "version VARCHAR: version", _PID, _STARTED),
+)
+
+
+def merged(extra: Iterable[Table]) -> Mapping[str, Table]:
+    """The core tables plus those that collectors and derivations declare; a name may be declared once."""
+    tables = {item.name: item for item in CORE}
+    for item in extra:
+        if item.name in tables and tables[item.name] != item:
+            raise ValueError(f"table {item.name} is declared twice")
+        tables[item.name] = item
+    return tables

@@ -1,0 +1,26 @@
+"""`make bench`: every bar with value and peer, measured in this run. Exit 1 when a bar is missed.
+
+    python -m tests.bench [NAME…]     # pause wall help analyze
+"""
+
+import sys
+
+from tests.bench import commands, pause
+from tests.bench.bars import Bar, show
+
+BENCHES = {"pause": pause.bars, "wall": commands.wall, "help": commands.help_, "analyze": commands.analyze}
+
+
+def main() -> int:
+    bars: list[Bar] = []
+    for name in sys.argv[1:] or BENCHES:
+        for bar in BENCHES[name]():
+            show(bar)
+            bars.append(bar)
+    missed = [bar for bar in bars if not bar.met]
+    print(f"{len(bars) - len(missed)} of {len(bars)} bars met")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

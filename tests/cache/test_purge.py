@@ -1,0 +1,270 @@
+"""Purge and restore against a real server: nothing that lives is lost, everything deleted comes back."""
+
+import base64
+import json
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+
+from diag.cache import backup
+from diag.cache.keys import CacheKey
+from diag.cache.purge import Plan, plan, purge
+from diag.cache.restore import restore
+from diag.cache.server import connect, scan
+from diag.errors import BadInput, CannotConnect, Denied, LlmdiagError
+
+SOUND = 200
+GHOSTS = 1200
+GHOST = pickle.dumps(None)
+FRESH = pickle.dumps(np.ones((1, 8), "f4") * np.arange(8, dtype="f4"))
+
+
+def fill(client: redis.Redis, ghosts: int, *, ttl_s: int | None = None, sound: int = SOUND) -> list[bytes]:
+    pipe = client.pipeline(transaction=False)
+    for number in range(sound):
+        pipe.set(b"emb:img%05d" % number, pickle.dumps(np.random.default_rng(number).normal(size=(1, 64))))
+    names = [b"emb:img9%05d" % number for number in range(ghosts)]
+    for name in names:
+        pipe.set(name, GHOST, ex=ttl_s)
+    pipe.execute()
+    return names
+
+
+def planned(server: Any, **options: Any) -> tuple[redis.Redis, Plan]:
+    client = connect(server.url)
+    found = scan(client, server.target)
+    sizes = {family.family: family.keys for family in found.families}
+    return client, plan((*found.ghosts, *found.soft), target=server.target, sizes=sizes, **options)
+
+
+def everything(client: Any) -> dict[bytes, tuple[bytes, int]]:
+    return {key: (client.get(key), client.pexpiretime(key)) for key in client.keys("*")}
+
+
+def test_a_purge_deletes_the_ghosts_and_restore_brings_them_back(server: Any, tmp_path: Path) -> None:
+    client = server.client()
+    fill(client, 12)
+    client.set(b"emb:img777771", b"", ex=86_400)
+    client.set(b"emb:img\xff\xfe", "untouched")
+    before = everything(client)
+    reader, what = planned(server)
+    assert what.refusals == () and what.reasons == {"null-marker": 12}
+    assert [row.reasons for row in what.left_out] == [("null-marker",)]  # an empty value for a day: a defence
+    path = tmp_path / "backup.jsonl"
+    done = purge(reader, what, path)
+    assert (done.planned, done.deleted, done.changed, done.missing, done.failed) == (12, 12, 0, 0, 0)
+    assert done.backup == str(path) and done.error is None
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(before) - len(everything(client)) == 12
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0]["schema"] == "llmdiag.backup/1" and lines[0]["target"] == server.target
+    assert {base64.b64decode(line["value"]) for line in lines[1:]} == {GHOST}
+    back = restore(reader, server.target, path)
+    assert (back.restored, back.kept_newer, back.expired, back.failed) == (12, 0, 0, ())
+    assert everything(client) == before
+    assert restore(reader, server.target, path).kept_newer == 12
+
+
+def test_soft_keys_go_only_when_included(server: Any, tmp_path: Path) -> None:
+    client = server.client()
+    for number in range(SOUND):
+        client.set(b"emb:img%05d" % number, pickle.dumps(np.random.default_rng(number).normal(size=(1, 64))), ex=9999)
+    client.set(b"emb:img77777", pickle.dumps(np.random.default_rng(1).normal(size=(1, 64))))
+    reader, what = planned(server)
+    assert what.keys == () and [row.include for row in what.left_out] == ["no-ttl"]
+    assert purge(reader, what, tmp_path / "none.jsonl").backup is None
+    assert list(tmp_path.iterdir()) == []
+    reader, what = planned(server, include=["no-ttl"])
+    assert purge(reader, what, tmp_path / "one.jsonl").deleted == 1
+    assert not client.exists(b"emb:img77777")
+
+
+def test_limits_refuse_and_force_overrides(server: Any, tmp_path: Path) -> None:
+    client = server.client()
+    fill(client, 40)
+    reader, what = planned(server, max_keys=30)
+    assert len(what.refusals) == 2 and "limit of 30" in what.refusals[0] and "emb:img<n>" in what.refusals[1]
+    with pytest.raises(BadInput, match="too much"):
+        purge(reader, what, tmp_path / "a.jsonl")
+    assert client.dbsize() == SOUND + 40 and list(tmp_path.iterdir()) == []
+    assert purge(reader, what, tmp_path / "a.jsonl", force=True).deleted == 40
+
+
+def test_four_keys_of_a_small_family_are_no_reason_to_refuse(server: Any) -> None:
+    fill(server.client(), 4, sound=30)
+    assert planned(server)[1].refusals == ()
+
+
+def test_keys_changed_since_the_scan_stay(server: Any, tmp_path: Path) -> None:
+    client = server.client()
+    names = fill(client, 10)
+    reader, what = planned(server)
+    client.set(names[0], FRESH)
+    client.delete(names[1])
+    client.delete(names[2])
+    client.hset(names[2].decode(), "a", "b")
+    client.expire(names[3], 100)
+    done = purge(reader, what, tmp_path / "b.jsonl")
+    assert (done.planned, done.deleted, done.changed, done.missing, done.failed) == (10, 6, 3, 1, 0)
+    assert client.get(names[0]) == FRESH and client.exists(names[2], names[3]) == 2
+    saved = [entry.key for entry in backup.read(tmp_path / "b.jsonl") if isinstance(entry, backup.Entry)]
+    assert set(saved) == set(names[4:])
+
+
+@pytest.mark.parametrize("rights", ["script", "watch"])
+def test_no_fresh_value_is_lost_while_a_writer_refills(server: Any, tmp_path: Path, rights: str) -> None:
+    """A writer replaces ghosts by data all through the purge; whatever it wrote must be there afterwards."""
+    admin = server.client()
+    names = fill(admin, GHOSTS, sound=2 * GHOSTS)
+    reader, what = planned(server)
+    if rights == "watch":
+        admin.execute_command("ACL", "SETUSER", "nolua", "on", ">pw", "~*", "+@all", "-@scripting")
+        reader = connect(f"redis://nolua:pw@127.0.0.1:{server.port}/0")
+    written: set[bytes] = set()
+    stop, going = threading.Event(), threading.Event()
+
+    def refill() -> None:
+        writer = server.client()
+        for name in reversed(names):
+            if stop.is_set():
+                return
+            writer.set(name, FRESH)
+            written.add(name)
+            going.set()
+
+    thread = threading.Thread(target=refill)
+    thread.start()
+    try:
+        assert going.wait(20)
+        done = purge(reader, what, tmp_path / f"{rights}.jsonl", force=True)
+    finally:
+        stop.set()
+        thread.join()
+        if rights == "watch":
+            admin.execute_command("ACL", "DELUSER", "nolua")
+    assert done.deleted > 0 and done.changed > 0 and done.error is None
+    assert done.deleted + done.changed + done.missing == GHOSTS
+    lost = [name for name in written if admin.get(name) != FRESH]
+    assert lost == []
+    back = restore(connect(server.url), server.target, tmp_path / f"{rights}.jsonl")
+    assert back.failed == () and [name for name in written if admin.get(name) != FRESH] == []
+    assert admin.dbsize() == 3 * GHOSTS
+
+
+def test_expiry_comes_back_as_a_moment_and_what_is_over_stays_away(server: Any, tmp_path: Path) -> None:
+    client = server.client()
+    now = int(time.time() * 1000)
+    entries = [
+        backup.Entry(0, b"forever", b"a", None),
+        backup.Entry(0, b"later", b"b", now + 600_000),
+        backup.Entry(0, b"over", b"c", now - 1),
+        backup.Entry(0, b"newer", b"d", None),
+        backup.Entry(5, b"\xff\x00", b"\x00\xff", now + 700_000),
+    ]
+    backup.write(tmp_path / "x.jsonl", server.target, entries)
+    client.set("newer", "fresh")
+    back = restore(connect(server.url), server.target, tmp_path / "x.jsonl")
+    assert (back.restored, back.kept_newer, back.expired, back.failed) == (3, 1, 1, ())
+    assert client.pexpiretime("later") == now + 600_000 and client.pttl("forever") == -1
+    assert client.get("newer") == b"fresh" and not client.exists("over")
+    assert server.client(db=5).get(b"\xff\x00") == b"\x00\xff"
+
+
+def test_damaged_backups_are_named_by_line(server: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    backup.write(path, server.target, [backup.Entry(0, b"k%d" % n, b"value%d" % n, None) for n in range(3)])
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2].replace(base64.b64encode(b"value1").decode(), base64.b64encode(b"valueX").decode())
+    path.write_text("\n".join(lines)[:-20])
+    back = restore(connect(server.url), server.target, path)
+    assert back.restored == 1
+    assert [(item.line, item.key_hex) for item in back.failed] == [(3, b"k1".hex()), (4, None)]
+    (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(BadInput, match=r"other\.jsonl:1"):
+        restore(connect(server.url), server.target, tmp_path / "other.jsonl")
+    with pytest.raises(BadInput, match="cannot be read"):
+        restore(connect(server.url), server.target, tmp_path / "absent.jsonl")
+
+
+def test_a_backup_is_never_overwritten_and_nowhere_means_no_purge(server: Any, tmp_path: Path) -> None:
+    client = server.client()
+    fill(client, 3)
+    reader, what = planned(server)
+    taken = tmp_path / "taken.jsonl"
+    taken.write_text("mine")
+    with pytest.raises(BadInput, match="exists"):
+        purge(reader, what, taken)
+    with pytest.raises(LlmdiagError, match="cannot be written"):
+        purge(reader, what, tmp_path / "no" / "such" / "folder.jsonl")
+    assert taken.read_text() == "mine" and client.dbsize() == SOUND + 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_stops_before_the_first_delete(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = server.client()
+    fill(client, 3)
+    reader, what = planned(server)
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest: real("/dev/full", os.O_WRONLY) if "full" in str(path) else real(path, *rest))
+    with pytest.raises(LlmdiagError, match="No space left") as error:
+        purge(reader, what, tmp_path / "full.jsonl")
+    assert "nothing was deleted" in str(error.value) and client.dbsize() == SOUND + 3
+
+
+def test_without_the_right_to_delete_nothing_is_lost(server: Any, tmp_path: Path) -> None:
+    admin = server.client()
+    fill(admin, 3)
+    _, what = planned(server)
+    admin.execute_command("ACL", "SETUSER", "noun", "on", ">pw", "~*", "+@all", "-unlink", "-del")
+    try:
+        done = purge(connect(f"redis://noun:pw@127.0.0.1:{server.port}/0"), what, tmp_path / "n.jsonl")
+    finally:
+        admin.execute_command("ACL", "DELUSER", "noun")
+    assert (done.deleted, done.failed) == (0, 3)
+    assert done.error is not None and "unlink" in done.error.lower()
+    assert admin.dbsize() == SOUND + 3
+
+
+def test_a_replica_is_refused(server: Any, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    client = server.client()
+    fill(client, 3)
+    _, what = planned(server)
+    replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
+    copy = replica.client()
+    deadline = time.monotonic() + 30
+    while copy.info("replication")["master_link_status"] != "up" or copy.dbsize() != SOUND + 3:
+        assert time.monotonic() < deadline, "the replica did not follow"
+    with pytest.raises(Denied, match="replica") as error:
+        purge(connect(replica.url), what, tmp_path / "r.jsonl")
+    assert str(server.port) in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_dies_in_between_is_reported(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    doomed = start_server()
+    fill(doomed.client(), 3)
+    reader, what = planned(doomed)
+    doomed.process.kill()
+    doomed.process.wait()
+    with pytest.raises(CannotConnect):
+        purge(reader, what, tmp_path / "d.jsonl")
+    assert not (tmp_path / "d.jsonl").exists()
+
+
+def test_the_plan_keeps_out_what_was_not_read_whole() -> None:
+    row = CacheKey(
+        "redis://h:1", 0, "k", "6b", "k", 9_000_000, None, None, "npy", None, None, None, None, None, None, None,
+        None, None, None, ("truncated",), "ghost", None,
+    )  # fmt: skip
+    what = plan([row], target="redis://h:1")
+    assert what.keys == () and what.left_out == (row,)

@@ -1,0 +1,71 @@
+"""Fixtures that every test folder shares."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from diag import evidence
+from diag.evidence import Evidence, Extras
+from diag.manifest import CollectorRun, Note
+from diag.model import Artefact
+from diag.sources import Source
+
+ROOT = Path(__file__).parent.parent
+SAMPLES = ROOT / "samples"
+
+# A collector that takes its rows as they are: dropped into a folder of its own, like a stranger's would be.
+ROWS_COLLECTOR = '''
+"""Rows as they are, for tests.
+
+Sample: {"table": "threads", "pid": 1}
+"""
+import json
+NAME = "rows"
+NEEDS = ()
+TABLES = ()
+BUDGET_S = 1.0
+BUDGET_BYTES = 1 << 20
+HINT = "llmdiag snapshot {pid}"
+FEEDS = ()
+def collect(patient, door):
+    return
+    yield
+def recognise(name, head):
+    return name == "rows.jsonl"
+def parse(artefacts):
+    for artefact in artefacts:
+        for number, line in artefact.lines():
+            row = json.loads(line)
+            yield row.pop("table"), {"source": artefact.at(number), **row}
+'''
+
+MakeCase = Callable[..., Evidence]
+
+
+@pytest.fixture
+def make_case(tmp_path: Path) -> MakeCase:
+    """`make_case({"threads": [row, …]}, collected=["threads"], notes={"sockets": "denied"})` -> Evidence.
+
+    Tables named in `collected` were read; every other table was not.
+    """
+
+    def build(
+        rows: Mapping[str, Sequence[Mapping[str, object]]],
+        collected: Sequence[str] = (),
+        notes: Mapping[str, str] | None = None,
+        extras: Extras | None = None,
+    ) -> Evidence:
+        folder = tmp_path / "extra_collectors"
+        folder.mkdir(exist_ok=True)
+        (folder / "rows.py").write_text(ROWS_COLLECTOR)
+        (module,) = evidence.discover_collectors(folder)
+        module.FEEDS = tuple(collected)
+        lines = [json.dumps({"table": table, **row}, default=str) for table, found in rows.items() for row in found]
+        artefact = Artefact.of_bytes("rows/rows.jsonl", "rows", "\n".join(lines).encode() if lines else b"")
+        run = CollectorRun("ok", 0.1, None, tuple(collected), tuple(Note(t, "failed", why) for t, why in (notes or {}).items()))
+        source = Source("case", "host-a", "1", {"rows": [artefact]}, {"rows": run})
+        return evidence.load([source], [module], extras)
+
+    return build

@@ -1,0 +1,39 @@
+"""Run llmdiag as a person would, and read what it says."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one call of llmdiag left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+def llmdiag(*args: str, cwd: Path | None = None, deadline_s: float = 120.0, **env: str) -> Said:
+    """`llmdiag ARGS` in a process of its own; no cache server is named by the environment unless `env` does."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("LLMDIAG_REDIS_URL", "REDIS_URL")}
+    done = subprocess.run(
+        [sys.executable, "-m", "diag.cli", *args], capture_output=True, text=True, timeout=deadline_s, check=False, cwd=cwd,
+        env={**clean, "LLMDIAG_STRICT": "1", **env},
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def snapshot(pid: int, bundle: Path, *args: str, **env: str) -> Said:
+    """`llmdiag snapshot PID -o BUNDLE --format json ARGS`"""
+    return llmdiag("snapshot", str(pid), "-o", str(bundle), "--format", "json", *args, **env)
