@@ -1,11 +1,13 @@
-# make demo   set up and watch an incident being diagnosed and healed (no root, no torch)
-# make test   everything CI checks: lint, types, imports, tests (installs what it needs)
-# make bench  measurements against named peers; exits 1 when a bar is missed
-# make resample  record the samples anew from the labs
+# make demo      set up and watch an incident being diagnosed and healed (no root, no torch)
+# make test      everything CI checks: lint, types, imports, tests (installs what it needs)
+# make bench     measurements against named peers; exits 1 when a bar is missed
+# make resample  record the samples anew from the labs; SAMPLES="cpu-spin/incident" records some
 
-PYTHON ?= python3
-VENV   ?= .venv
-BIN    := $(VENV)/bin
+PYTHON  ?= python3
+VENV    ?= .venv
+BIN     := $(VENV)/bin
+STUDIO  ?= /tmp/llmdiag-studio
+SAMPLES ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test lint bench resample clean
@@ -13,11 +15,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: $(VENV)/.demo
 	$(BIN)/llmdiag demo ghost-key
 
-test: $(VENV)/.dev
-	bash tests/setup-servers.sh $(VENV)
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+test: lint
+	bash tests/setup-servers.sh
 	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q
 
 lint: $(VENV)/.dev
@@ -28,18 +27,30 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
 
-resample: $(VENV)/.dev
-	$(BIN)/python samples/resample.py
+# A record holds the paths, packages and environment of the place where it was made, so that place is a bare one.
+resample:
+	rm -rf $(STUDIO)
+	$(PYTHON) -m venv $(STUDIO)/venv
+	$(STUDIO)/venv/bin/pip install -q ".[demo]"
+	cp -rp samples $(STUDIO)
+	cd $(STUDIO) && env -i PATH=/usr/bin:/bin HOME=$(STUDIO) LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 \
+	  venv/bin/python samples/resample.py $(SAMPLES)
+	cd $(STUDIO)/samples && find . -name '*.zip' -newer $(STUDIO)/venv/pyvenv.cfg -exec cp --parents {} "$(CURDIR)/samples" \;
+	rm -rf $(STUDIO)
 
-$(VENV)/.demo: pyproject.toml
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "$(PYTHON) is not a Python 3.11 or newer with venv: apt install python3-venv, or make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/.python
 	$(BIN)/pip install -q -e ".[demo]"
 	touch $@
 
-$(VENV)/.dev: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/.dev: pyproject.toml | $(VENV)/.python
 	$(BIN)/pip install -q -e ".[dev]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,12 +5,14 @@ Layout: `manifest.json` + `artefacts/<collector>/<name>` in a zip of mode 0600. 
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import time
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -30,6 +32,8 @@ class Writer:
         self.folder = folder
         self.redactor = redactor
         self._side_effects: dict[str, int | float | str | bool] = {}
+        self._written: list[_Written] = []
+        self._learnt = dict(redactor.counts)
         self._started = time.monotonic()
         try:
             folder.mkdir(mode=0o700, parents=False)
@@ -64,9 +68,13 @@ class Writer:
             raise BundleError(
                 f"cannot write {place}: {error.strerror}", hint=f"what was collected so far is in {self.folder}",
             ) from error
+        self._written.append(_Written(place, str(path), collector, redactions, self.redactor._tokens.known))
+        self._log_artefact(self._written[-1], data)
+
+    def _log_artefact(self, item: "_Written", data: bytes) -> None:
         self.log(
-            "artefact", path=str(path), sha256=hashlib.sha256(data).hexdigest(), bytes=len(data),
-            collector=collector, redactions=redactions,
+            "artefact", path=item.path, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data),
+            collector=item.collector, redactions=item.redactions,
         )
 
     def side_effect(self, name: str, amount: float | str) -> None:
@@ -82,7 +90,9 @@ class Writer:
 
     def close(self, archive: Path) -> Path:
         """Zip the folder to `archive` (0600, atomic) and remove it. Returns the archive."""
-        self.log("close", finished_at=manifests.utc_now(), monotonic_s=time.monotonic() - self._started, redacted=self.redactor.counts)
+        self._sweep_again()
+        redacted = {kind: more for kind, count in self.redactor.counts.items() if (more := count - self._learnt.get(kind, 0))}
+        self.log("close", finished_at=manifests.utc_now(), monotonic_s=time.monotonic() - self._started, redacted=redacted)
         self._journal.close()
         manifest = manifests.from_journal(self.folder)
         partial = archive.with_name(archive.name + ".part")
@@ -103,6 +113,47 @@ class Writer:
             ) from error
         _remove_tree(self.folder)
         return archive
+
+
+    def _sweep_again(self) -> None:
+        """What only a late artefact called a secret is taken out of the earlier ones too."""
+        for item in self._written:
+            if item.known == self.redactor._tokens.known:
+                continue
+            data = item.place.read_bytes()
+            before = sum(self.redactor.counts.values())
+            clean = _swept(item.path, data, self.redactor)
+            if clean == data:
+                continue
+            partial = item.place.with_name(item.place.name + ".part")
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                stream.write(clean)
+            partial.replace(item.place)
+            more = sum(self.redactor.counts.values()) - before
+            self._log_artefact(dataclasses.replace(item, redactions=item.redactions + more), clean)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """An artefact on disk, and how many spellings of secrets were known when it was redacted."""
+
+    place: Path
+    path: str
+    collector: str
+    redactions: int
+    known: int
+
+
+def _swept(name: str, data: bytes, redactor: Redactor) -> bytes:
+    """Remembered secrets taken out of a redacted artefact; JSON value by value, so that it stays JSON."""
+    text = data.decode("utf-8")
+    if redactor._tokens.sweep(text) == text:
+        return data
+    if name.endswith(".jsonl"):
+        return b"".join(msgspec.json.encode(redactor.json(msgspec.json.decode(line))) + b"\n" for line in data.splitlines())
+    if name.endswith(".json"):
+        return msgspec.json.encode(redactor.json(msgspec.json.decode(data)))
+    return redactor._tokens.sweep(text).encode("utf-8")
 
 
 class Door:

@@ -63,6 +63,7 @@ def snapshot(pid: int, output: Path | None, form: str, rules_dir: Path | None, d
     Read-only and bounded. Exit: 0 clear, 1 matched, 2 error, 3 inconclusive.
     """
     from diag import evidence, snapshot
+    from diag.cache import connection
     from diag.live import Locals, Options
     from diag.redact import Redactor
 
@@ -75,6 +76,8 @@ def snapshot(pid: int, output: Path | None, form: str, rules_dir: Path | None, d
     unknown = sorted(options.skip - {module.NAME for module in collectors})
     if unknown:
         raise BadInput(f"no collector {', '.join(unknown)}", hint=f"collectors: {', '.join(module.NAME for module in collectors)}")
+    for url in filter(None, (*options.redis_urls, os.environ.get(connection.URL_VARIABLE))):
+        connection.name_of(url)  # raises BadInput before anything is collected
     if options.native and not options.allow_pause:
         raise BadInput("--native stops the target while it reads", hint="add --allow-pause if a pause of seconds is acceptable")
     if dry_run:

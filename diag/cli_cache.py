@@ -1,22 +1,27 @@
 """`llmdiag scan-cache` and `llmdiag restore-cache`: parse, wire, print, exit codes."""
 
 import json
+import os
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from diag import terminal
-from diag.errors import BadInput
+from diag.errors import BadInput, LlmdiagError
 
 if TYPE_CHECKING:
     from diag.cache.connection import Client
     from diag.cache.keys import CacheKey, ScanResult
     from diag.cache.purge import Plan, PurgeResult
+    from diag.cache.restore import RestoreResult
 
 PAUSE_S = 1.0
 SHOWN = 10
+FAMILIES_SHOWN = 30
 
 
 @click.command("scan-cache")
@@ -28,7 +33,7 @@ SHOWN = 10
 @click.option("--keys-from", type=click.Path(path_type=Path, exists=True), help="Only keys named by this bundle or text file.")
 @click.option("--pattern", help="Only keys that match this glob.")
 @click.option("--marker", "markers", multiple=True, help="A further text that marks a placeholder.")
-@click.option("--max-keys", type=int, default=10_000, show_default=True, help="Refuse to purge more.")
+@click.option("--max-keys", type=click.IntRange(0), default=10_000, show_default=True, help="Refuse to purge more.")
 @click.option("--backup", "backup_path", type=click.Path(path_type=Path, dir_okay=False), help="Where the backup goes.")
 @terminal.format_option("text", "json")
 def scan_cache(
@@ -40,25 +45,37 @@ def scan_cache(
     Without TARGET: LLMDIAG_REDIS_URL, then REDIS_URL, then a server on 127.0.0.1:6379.
     Exit: 0 no ghosts left, 1 ghosts, 2 error.
     """
-    from diag.cache import order, purge
+    from diag.cache import named, order, purge
     from diag.report import cache as report
 
+    texts = _checked(include, markers)
+    done: PurgeResult | None = None
+    left = None
     client, shown = order.choose(target)
     try:
-        say = terminal.note if form == "json" else terminal.out_line
-        _greet(client, shown, say)
-        result, sizes = _look(client, shown, keys_from, pattern, tuple(m.encode() for m in markers))
+        _greet(client, shown, form)
+        result, sizes = _look(client, shown, keys_from, pattern, texts)
         plan = purge.plan((*result.ghosts, *result.soft), target=shown, sizes=sizes, include=include, max_keys=max_keys)
         if form == "text":
             _show(result, plan)
-        done = _purge(client, plan, backup_path, yes=yes, force=force) if purging else None
+        if purging:
+            done = _purge(client, plan, backup_path, yes=yes, force=force)
+        if done is not None and done.error is None:
+            left = named.ghosts_again(client, shown, plan.keys, markers=texts)
+    except (KeyboardInterrupt, click.Abort) as error:
+        raise LlmdiagError("interrupted: nothing was deleted" if done is None else "interrupted after the purge") from error
     finally:
         client.close()
     if form == "json":
-        terminal.out(json.dumps(report.render(result, plan, done)) + "\n")
+        terminal.out(json.dumps(report.render(result, plan, done, left)) + "\n")
     elif done is not None:
-        _show_done(done, shown)
-    sys.exit(_exit_code(result, plan, done))
+        _show_done(done, left, shown)
+    elif not purging:
+        terminal.out_line(f"dry run: --purge would delete {len(plan.keys)} keys, {plan.bytes} bytes, after a backup")
+    if done is not None and done.error is not None:
+        terminal.note(f"error: the purge stopped early: {done.error}")
+        sys.exit(2)
+    sys.exit(1 if report.ghosts_left(result, plan, left) else 0)
 
 
 @click.command("restore-cache")
@@ -73,28 +90,39 @@ def restore_cache(backup: Path, target: str, form: str) -> None:
     client, shown = order.choose(target)
     try:
         result = restore.restore(client, shown, backup)
+    except KeyboardInterrupt as error:
+        raise LlmdiagError("interrupted: some keys are back", hint="run it again; what is back stays as it is") from error
     finally:
         client.close()
     if form == "json":
         terminal.out(json.dumps(report.restored(result)) + "\n")
     else:
-        terminal.out(
-            f"{result.restored} restored, {result.kept_newer} kept because a newer value exists, "
-            f"{result.expired} expired meanwhile, {len(result.failed)} failed\n"
-        )
-        for failure in result.failed:
-            terminal.out(f"  line {failure.line}: {failure.key_hex}: {failure.why}\n")
+        _show_restored(result)
     sys.exit(2 if result.failed else 0)
 
 
-def _greet(client: "Client", shown: str, say: "object") -> None:
-    from diag.cache import server
+def _checked(include: Sequence[str], markers: Sequence[str]) -> tuple[bytes, ...]:
+    """The marker texts as bytes. BadInput: one would fit every value, or a reason is none."""
+    from diag.cache.verdicts import SOFT
 
-    found = server.describe(client)
-    databases = ", ".join(f"db {number}: {keys} keys" for number, keys in sorted(found.databases.items())) or "no keys"
-    text = f"{shown} ({found.product} {found.version}, {found.role}); {databases}"
-    if callable(say):
-        say(text)
+    unknown = sorted(set(include) - set(SOFT))
+    if unknown:
+        raise BadInput(f"--include {unknown[0]}: no such soft reason", hint=f"soft reasons: {', '.join(SOFT)}")
+    if "" in markers:
+        raise BadInput("--marker is empty: every value would contain it", hint="give the text that your service writes")
+    return tuple(os.fsencode(text) for text in markers)
+
+
+def _greet(client: "Client", shown: str, form: str) -> None:
+    """What was chosen, before anything else is said."""
+    from diag.cache import connection
+
+    with connection.speaking(shown):
+        found = connection.describe(client)
+    counts = ", ".join(f"db {number}: {'unknown' if keys is None else keys} keys" for number, keys in sorted(found.databases.items()))
+    who = f"{found.product or 'unknown product'} {found.version or ''}".rstrip()
+    say = terminal.note if form == "json" else terminal.out_line
+    say(f"{shown} ({who}, role {found.role or 'unknown'}); {counts or 'no keys'}")
 
 
 def _look(
@@ -112,7 +140,8 @@ def _look(
                 if seen[0] % 1000 == 0:
                     progress(f"{seen[0]} keys", 0.5)
 
-            result = server.scan(client, shown, pattern, markers=markers, each=each)
+            glob = None if pattern is None else os.fsencode(pattern)
+            result = server.scan(client, shown, glob, markers=markers, each=each)
             return result, {f.family: f.keys for f in result.families} if pattern is None else None
         wanted = order.keys_from(keys_from, _held_keys)
         return named.judge_named(client, shown, wanted, markers=markers), None
@@ -130,61 +159,51 @@ def _held_keys(bundle: Path) -> list[bytes]:
 
 
 def _show(result: "ScanResult", plan: "Plan") -> None:
+    from diag.report import cache as report
+
     terminal.out_line(f"{result.keys} keys, {result.bytes / 1e6:.1f} MB in {result.seconds:.1f} s")
-    table = [
-        {
-            "family": f.family, "keys": f.keys, "MB": f"{f.bytes / 1e6:.2f}", "holds": f"{f.codec or '?'} {f.dtype or ''} {f.shape or ''}".strip(),
-            "ghosts": f.ghosts, "reasons": ", ".join(f"{name} {count}" for name, count in f.reasons.items()) or "-",
-        }
-        for f in result.families[:30]
-    ]
-    terminal.rows(["family", "keys", "MB", "holds", "ghosts", "reasons"], table)
-    worst = [
-        {"db": k.db, "key": k.key or f"hex:{k.key_hex}", "bytes": k.bytes, "why": ", ".join(k.reasons) + (f" ({k.detail})" if k.detail else ""),
-         "purge": "yes" if k in plan.keys else f"--include {k.include}" if k.include else "no"}
-        for k in (*result.ghosts, *result.soft)[:SHOWN]
-    ]
-    if worst:
-        terminal.rows(["db", "key", "bytes", "why", "purge"], worst)
-    more = len(result.ghosts) + len(result.soft) - SHOWN
-    if more > 0:
-        terminal.out_line(f"… and {more} more; --format json shows all")
-    for warning in (*result.warnings, *plan.refusals):
+    terminal.rows(report.FAMILY_COLUMNS, [report.family_row(family) for family in result.families[:FAMILIES_SHOWN]])
+    odd = (*result.ghosts, *result.soft)
+    if odd:
+        terminal.rows(report.KEY_COLUMNS, [report.key_row(item, plan) for item in odd[:SHOWN]])
+    if len(odd) > SHOWN:
+        terminal.out_line(f"… and {len(odd) - SHOWN} more; --format json shows all")
+    for warning in report.warnings(result, plan):
         terminal.out_line(f"note: {warning}")
     if not result.ghosts:
         terminal.out_line("no ghosts")
 
 
-def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: bool, force: bool) -> "PurgeResult":
+def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: bool, force: bool) -> "PurgeResult | None":
+    """None: a person said no."""
     from diag.cache import backup, purge
 
-    if plan.keys and not yes and not _confirmed(plan):
-        raise BadInput("not confirmed: nothing was deleted", hint="answer y, or use --yes in scripts")
-    return purge.purge(client, plan, backup_path or backup.default_path(), force=force, pause_s=PAUSE_S)
+    path = backup_path or backup.default_path()
+    if plan.keys:
+        purge.check(client, plan, path, force=force)
+        if not yes and not sys.stdin.isatty():
+            raise BadInput("nothing was deleted: there is no terminal to ask at", hint="look at the plan, then use --yes")
+        if not yes and not click.confirm(f"Delete {len(plan.keys)} keys ({plan.bytes} bytes) after a backup to {path}?", err=True):
+            terminal.note("nothing was deleted")
+            return None
+    return purge.purge(client, plan, path, force=force, pause_s=PAUSE_S)
 
 
-def _confirmed(plan: "Plan") -> bool:
-    if not sys.stdin.isatty():
-        return False
-    return click.confirm(f"Delete {len(plan.keys)} keys ({plan.bytes} bytes) after a backup?", err=True)
-
-
-def _show_done(done: "PurgeResult", shown: str) -> None:
+def _show_done(done: "PurgeResult", left: int | None, shown: str) -> None:
     terminal.out_line(
         f"purge: {done.planned} planned, {done.deleted} deleted, {done.changed} changed meanwhile and kept, "
         f"{done.missing} gone already, {done.failed} failed"
     )
+    if left:
+        terminal.out_line(f"note: {left} of them are ghosts now: kept, or written anew")
     if done.backup is not None:
-        terminal.out_line(f"undo: llmdiag restore-cache {done.backup} {shown}")
-    if done.error is not None:
-        terminal.note(f"error: {done.error}")
+        terminal.out_line(f"undo: {shlex.join(['llmdiag', 'restore-cache', done.backup, shown])}")
 
 
-def _exit_code(result: "ScanResult", plan: "Plan", done: "PurgeResult | None") -> int:
-    """The server as it is left."""
-    if done is not None and done.error is not None:
-        return 2
-    left = len(result.ghosts)
-    if done is not None and done.failed == 0:
-        left -= sum(1 for item in plan.keys if item.verdict == "ghost")
-    return 1 if left > 0 else 0
+def _show_restored(result: "RestoreResult") -> None:
+    terminal.out_line(
+        f"{result.restored} restored, {result.kept_newer} kept as the server has them now, "
+        f"{result.expired} expired meanwhile, {len(result.failed)} failed"
+    )
+    for failure in result.failed:
+        terminal.out_line(f"  line {failure.line}: {failure.key_hex or 'key unknown'}: {failure.why}")

@@ -18,7 +18,8 @@ from diag.errors import Absent
 
 MAX_OUTPUT_BYTES = 128 << 20
 STOP_CHECK_S = 0.05
-NICE = int(os.environ.get("XNICE","0"))
+NICE = 10
+"""A dump that stops nobody is in no hurry; what it must not do is take a CPU away from the patient."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ def version(program: str) -> str | None:
     return words[-1] if answer.code == 0 and words else None
 
 
-def run(argv: Sequence[str], patience_s: float, stop: threading.Event) -> Answer:
+def run(argv: Sequence[str], patience_s: float, stop: threading.Event, *, hurry: bool = False) -> Answer:
     """Run to the end, to the deadline, or until `stop` is set; always killed hard, never asked to leave.
+
+    `hurry` is for dumps that stop the process: it stays stopped until the dump gets a CPU.
 
     A session of its own keeps Ctrl-C away from it: a tracer that is told to end politely can leave its target frozen.
     """
@@ -60,8 +63,8 @@ def run(argv: Sequence[str], patience_s: float, stop: threading.Event) -> Answer
         list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(),
         start_new_session=True,
     ) as process:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+        if not hurry:
+            _step_back(process.pid)
         try:
             output, error, complete = _drain(process, started + patience_s, stop)
         finally:
@@ -70,6 +73,11 @@ def run(argv: Sequence[str], patience_s: float, stop: threading.Event) -> Answer
             process.wait()
     code = process.returncode if complete else None
     return Answer(code, output, error.decode("utf-8", "replace"), time.monotonic() - started)
+
+
+def _step_back(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, max(NICE, os.getpriority(os.PRIO_PROCESS, pid)))
 
 
 def _environment() -> dict[str, str]:

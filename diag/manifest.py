@@ -85,7 +85,7 @@ def from_journal(folder: Path) -> Manifest:
     facts: dict[str, object] = {}
     running: dict[str, object] = {}
     runs: dict[str, object] = {}
-    artefacts: list[object] = []
+    artefacts: dict[str, dict[str, object]] = {}
     effects: dict[str, object] = {}
     for event in _events(journal):
         match event.pop("event", None):
@@ -94,22 +94,21 @@ def from_journal(folder: Path) -> Manifest:
             case "begin":
                 running[str(event["collector"])] = event.get("feeds", ())
             case "artefact":
-                artefacts.append(event)
+                artefacts[str(event.get("path"))] = event  # written again when a secret in it became known later
             case "end":
                 runs[str(event.pop("collector"))] = event
             case "side_effect":
                 name, amount = str(event["name"]), event["amount"]
                 before = effects.get(name, 0)
                 effects[name] = before + amount if isinstance(amount, int | float) and isinstance(before, int | float) else amount
-    listed = {item["path"] for item in artefacts if isinstance(item, dict)}
     on_disk = [str(path.relative_to(folder)) for path in sorted((folder / "artefacts").rglob("*")) if path.is_file()]
     for name, feeds in running.items():
         if name not in runs:
             reason = "llmdiag was stopped before this collector had finished"
             runs[name] = {"status": "partial", "seconds": 0.0, "reason": reason, "feeds": feeds}
     manifest = {
-        **facts, "collectors": runs, "artefacts": artefacts, "side_effects": effects,
-        "dropped": [name for name in on_disk if name not in listed],
+        **facts, "collectors": runs, "artefacts": list(artefacts.values()), "side_effects": effects,
+        "dropped": [name for name in on_disk if name not in artefacts],
     }
     return decode(json.dumps(manifest).encode(), str(journal))
 

@@ -19,6 +19,9 @@ _WIDE = re.compile(rb"(?:[^\0]\0){8}|(?:\0[^\0]){8}")
 _CLIENT = re.compile(r"(?:redis|valkey|keydb)-(?:cli|benchmark)")
 # Set beside a text only in OpenAI-like messages and completions.
 _BESIDE_TEXT = frozenset({"finish_reason", "meta_info", "logprobs"})
+_BESIDE_MODEL = ("input", "query", "documents", "instruction", "completion")
+# Here -a is no password.
+_OTHER_PROGRAMS = frozenset({"tee", "grep", "docker", "podman", "ssh", "ps", "ls", "rsync", "cp", "curl", "lsof", "ss", "jq", "uname"})
 
 
 class UndecodableArtefact(ValueError):
@@ -101,7 +104,7 @@ class Redactor:
         return self.url(value) if "://" in value and not re.search(r"\s", value) else self.text(value)
 
     def json(self, value: object) -> object:
-        """Anything JSON can say, walked through: keys, values, argv lists, `{"name": ..., "value" or "repr": ...}`.
+        """Anything JSON can say, walked through: keys, values, argv lists, `{"name": ..., "value": ...}` and its like.
 
         Raises TypeError on an object that is neither JSON nor a date: what is inside could not be judged.
         """
@@ -148,12 +151,14 @@ class Redactor:
         raise TypeError(f"cannot redact a {type(value).__name__}: turn it into JSON types first")
 
     def _mapping(self, value: Mapping[object, object], kind: str | None) -> dict[object, object]:
-        name = value.get("name")
         kinds: dict[object, str | None] = {}
-        if isinstance(name, str):
-            kinds = dict.fromkeys(("value", "repr"), p.kind_of(name, "structure"))
+        for name in (value.get(at) for at in ("name", "var", "key")):
+            if isinstance(name, str) and (named := p.kind_of(name, "structure")) is not None:
+                kinds = dict.fromkeys(("value", "repr"), named)
         if kind in p.PROMPT_KINDS or value.get("type") == "text" or not _BESIDE_TEXT.isdisjoint(value.keys()):
             kinds["text"] = "prompt"
+        if "model" in value:
+            kinds |= dict.fromkeys(_BESIDE_MODEL, "prompt")
         # Messages have a structure of their own below `content` and `prompt`.
         above = None if kind in p.PROMPT_KINDS else kind
         return {
@@ -197,7 +202,7 @@ def _is_option(word: str) -> bool:
 def _argument_kind(word: str, args: Sequence[str]) -> str | None:
     """What follows this word of a command line: a kind of secret, `userinfo`, or None."""
     programs = [arg.rpartition("/")[2] for arg in args[:4]]
-    if word == "-a" or (word == "-p" and "sshpass" in programs):
+    if (word == "-a" and _OTHER_PROGRAMS.isdisjoint(programs)) or (word == "-p" and "sshpass" in programs):
         return "password"
     if word in ("-u", "--user") and not {"curl", "wget"}.isdisjoint(programs):
         return "userinfo"

@@ -13,6 +13,7 @@ Place = Literal["text", "query", "structure"]
 
 # A replaced value. Never matched again, so that redacting twice changes nothing.
 TOKEN = re.compile(r"\[(?:REDACTED:[a-z-]+:[0-9a-f]{8}|PROMPT len=\d+ h=[0-9a-f]{8})\]")
+TOKEN_BEFORE = re.compile(rf"{TOKEN.pattern}\Z")
 
 # ---- names of keys, normalised: camelCase split, lower case, `-` `.` and blanks as `_`
 
@@ -23,7 +24,7 @@ _PASSWORD = re.compile(
 )
 _API_KEY = re.compile(r"(?:^|_)api_?keys?\d*(?:_(?:provided|value|\d+))?$|(?:^|_)(?:openai|anthropic|azure|wandb|cohere|mistral|gemini|hf)_key$")
 _SECRET = re.compile(
-    r"(?:^|_)(?:secrets?(?:_(?:value|data|string|text))?|credentials?|creds|(?:basic_|http_|proxy_)auth|cache_salt|jwt)$"
+    r"(?:^|_)(?:secrets?(?:_(?:value|data|string|text))?|credentials?|creds|(?:basic_|http_|proxy_)auth|cache_salt|jwt|(?:github|gitlab|azure)_pat)$"
     r"|(?:^|_)(?:access|secret|private|signing|encryption|master|license|account|shared_access|ssh|hmac|auth|session|"
     r"subscription|storage|webhook|secret_access)_?keys?(?:_id)?$"
 )
@@ -40,8 +41,8 @@ _COOKIE = re.compile(r"(?:^|_)cookies?$")
 _QUERY = re.compile(r"(?:^|_)(?:token|sig|signature|key|credential|auth|code|hmac|pw|jwt|assertion|ticket|secret)$")
 _PROMPT = re.compile(r"(?:^|_)(?:prompts?|contents?|reasoning_content|prompt_text|input_text|output_text|generated_text|inputs)$")
 _TOKEN_IDS = re.compile(r"(?:^|_)(?:prompt|output|input|generated|all|new)_(?:token_)?ids$|^token_ids$|(?:^|_)prompt_tokens$")
-# `text`, `output` and `arguments` are what users said only in these surroundings.
-_MAYBE_PROMPT = re.compile(r"^(?:text|output|arguments|input)$")
+# These hold what users said only in certain surroundings.
+_MAYBE_PROMPT = re.compile(r"^(?:text|output|arguments|input|reasoning|query|documents?|instruction|completion)$")
 SURROUNDINGS = re.compile(
     r"choices|GenerateReqInput|EmbeddingReqInput|meta_info|CompletionOutput|\bout=\{|Generated response|function\\*[\"']"
     r"|\btype\\*[\"']\s*:\s*\\*[\"'](?:\w*_)?text\b|\\*[\"'](?:model|messages)\\*[\"']\s*:"
@@ -68,7 +69,7 @@ def kind_of(key: str, place: Place = "text") -> str | None:
     if place == "query" and _QUERY.search(name):
         return "query"
     if name == "token":
-        return "token" if place == "text" else "access-token"
+        return "token" if place == "text" and key != "TOKEN" else "access-token"
     # MY_TOKEN in an environment, X-Foo-Token in a header.
     named = name.endswith("_token") and not _VOCABULARY.search(name)
     return "access-token" if named and (split.isupper() or key.startswith(("X-", "x-"))) else None
@@ -91,9 +92,11 @@ _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?|(?:[\w-]+\.)+(?:com|net
 OBJECT = re.compile(r"<[^<>]* at 0x[0-9a-f]+>?")
 # In a traceback's source line: `password=self.password`, `api_key=get_key(`.
 _CODE = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*[),;\]]*|(?:[A-Za-z_]\w*\.)*[a-z_]\w*\([^\"']*")
+_ENV_NAME = re.compile(r"[A-Z][A-Z0-9]*+(?:_[A-Z0-9]++)++")
+_WORDS = re.compile(r"[a-z]+|[A-Za-z_][A-Za-z_.]*")
 # Words that turn up as values of a password and everywhere else too: replaced where found, never swept.
 _COMMON = frozenset({
-    "access", "accept", "active", "admin", "administrator", "anonymous", "bearer", "cache", "client", "config",
+    "access", "accept", "access_token", "api_key", "api-key", "apikey", "auth_token", "hf_token", "passwd", "active", "admin", "administrator", "anonymous", "bearer", "cache", "client", "config",
     "content", "cookie", "credentials", "database", "default", "disabled", "engine", "enabled", "example", "expired",
     "failed", "failure", "foobared", "header", "invalid", "localhost", "manager", "master", "message", "metrics",
     "missing", "model", "models", "nvidia", "object", "openai", "optional", "password", "policy", "postgres", "prefill",
@@ -103,12 +106,14 @@ _COMMON = frozenset({
 })
 
 
-def is_harmless(value: str, kind: str) -> bool:
+def is_harmless(value: str, kind: str, quoted: bool = False) -> bool:
     """Not a secret whatever the key says: None, booleans, numbers, paths, placeholders, object addresses."""
     bare = value.strip().rstrip(",;")
+    if kind in PROMPT_KINDS and quoted:
+        return not bare
     if not bare or _HARMLESS.fullmatch(bare) or OBJECT.fullmatch(bare):
         return True
-    if kind in ("prompt", "prompt-maybe"):
+    if kind in PROMPT_KINDS:
         return bool(_NUMBER.fullmatch(bare))
     if _NUMBER.fullmatch(bare):
         # `requirepass 123456` is a secret all the same; `session_token: 12` is a count.
@@ -127,17 +132,22 @@ def is_code(value: str, key: str) -> bool:
     return "(" in value or kind_of(last) is not None
 
 
+def is_prose(value: str) -> bool:
+    """A lower-case word or the name of a secret: found without quotes in free text, it is replaced but not hunted."""
+    return _WORDS.fullmatch(value) is not None and ((value.islower() and value.isalpha()) or kind_of(value) is not None)
+
+
 def is_random(value: str) -> bool:
     """Letters and digits mixed, or capitals inside: drawn, not written by a person."""
     return len(value) >= 12 and bool(re.search(r"\d", value) and re.search(r"[A-Za-z]", value)) and not re.search(r"[\s<>|/]", value)
 
 
 def is_memorable(value: str) -> bool:
-    """Rare enough to be replaced wherever it turns up again: no word, number, path, address or name of a variable."""
+    """Rare enough to be replaced wherever it turns up again: no word, number, path, address or name of an environment variable."""
     return (
         6 <= len(value) <= 4096 and value.lower() not in _COMMON and not TOKEN.search(value)
-        and not any(pattern.fullmatch(value) for pattern in (_HARMLESS, _NUMBER, _PATH, _ADDRESS, OBJECT, SHAPES))
-        and kind_of(value) is None and not value.startswith(("PROMPT len=", "REDACTED:"))
+        and not any(pattern.fullmatch(value) for pattern in (_HARMLESS, _NUMBER, _PATH, _ADDRESS, OBJECT, _ENV_NAME, SHAPES))
+        and not value.startswith(("PROMPT len=", "REDACTED:"))
     )
 
 
@@ -208,13 +218,13 @@ KEY = re.compile(
 )
 KEY_STEMS = (
     "pass", "pwd", "secret", "token", "key", "auth", "cred", "cookie", "salt", "jwt", "prompt", "content", "text", "output", "_ids", "sig",
-    "inputs", "arguments", "code=", "pw=", "hmac", "ticket", "assertion", "\"input",
+    "inputs", "arguments", "reasoning", "query", "document", "instruction", "completion", "code=", "pw=", "hmac", "ticket", "assertion", "\"input",
 )
 # API key with a blank is how people write it in messages.
 HEADER_PAIR = re.compile(
     r"[(\[]b?\\*[\"'](?P<key>(?i:(?:proxy-)?authorization|(?:set-)?cookie|(?:x-)?api-key|x-auth-token))\\*[\"'],\s*+"
 )
-SPOKEN_KEY = re.compile(r"(?i)\bapi key(?: provided)?(?: is)?: *+")
+SPOKEN_KEY = re.compile(r"(?i)\bapi key(?: provided)?(?: is)?\\*[\"']?: *+")
 # Between a word of a command and its argument: blank, list comma, RESP length, numbered redis-cli reply.
 _GAP = rf"(?:\\*+[\"'])?(?:[ \t\0,]|{_NEWLINE}(?:\$\d+{_NEWLINE}|[ \t]*\d+\) ))++"
 GAP = re.compile(_GAP)
@@ -231,7 +241,7 @@ ARGUMENTS = (
 AUTH = re.compile(rf"(?:(?:(?<![\w-])|(?<=\\n))AUTH|(?<=\")auth(?=\\*\")){_GAP}")
 # `AUTH failed`, `AUTH <password> called`: an error, not a command.
 PROSE = re.compile(r"(?i)(?:fail\w*|error\w*|requir\w*|called|command|success\w*|succeeded|ok|is|was|needed|disabled|enabled|with\w*|"
-                   r"using|token|method|mode|for|to|and|or|not|timeout|timed|on|in|from|denied|setname|<\w+>)[.,:;)]?")
+                   r"using|but|token|method|mode|for|to|and|or|not|timeout|timed|on|in|from|denied|setname|<\w+>)[.,:;)]?")
 ACL_RULE = re.compile(r"(?i:\bsetuser\\*\"?\s++\\*\"?[^\s\"]{1,200}+|\buser\s++\S{1,200}+\s++(?:on|off))(?P<rules>[^\n]*+)")
 ACL_PASS = re.compile(r"(?<=[\s\"])([<>])([^\s\"\\>]{3,}+)")
 # Kubernetes `name: X, value: y` and py-spy locals `"name": "x", …, "repr": "y"`, also over lines.
@@ -251,7 +261,7 @@ PEEL = re.compile(r"\s*[bBrRuU]{0,2}(\\{0,15}+[\"'])")
 USERINFO = re.compile(rf"(?P<user>(?:{TOKEN.pattern}|[^:])*+)(?P<colon>:?)(?P<password>.*)", re.DOTALL)
 HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:[/?#,;)\].\\]|\Z)")
 QUOTED = {'"': re.compile(r'(?:[^"\\\n]|\\.)*+'), "'": re.compile(r"(?:[^'\\\n]|\\.)*+")}
-RUN = re.compile(_ANSI + r"(?P<run>(?:[^\s\"'\0\x1b\\]|\\(?!n|r\\n))++)")
+RUN = re.compile(rf"{_ANSI}(?P<run>(?:{TOKEN.pattern}|[^\s\"'\0\x1b\\]|\\(?!n|r\\n))++)")
 COOKIE_RUN = re.compile(r"(?P<run>(?:=\\*\"[^\"\r\n]*+\"|[^\r\n\"'\0\\]|\\(?!n|r\\n))++)")
 LINE = re.compile(r"(?P<run>(?:[^\r\n\0\\]|\\(?!n|r\\n))++)")
 CREDENTIAL = re.compile(r"(?i)(?:bearer|basic|token|apikey|api-key|key|negotiate|ntlm)(?:[ \t]|%20)++")

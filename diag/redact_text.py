@@ -26,7 +26,7 @@ def redact(text: str, tokens: Tokens) -> str:
 def whole(kind: str, value: str, tokens: Tokens) -> str | None:
     """A text that is nothing but the value of such a key, replaced (quotes around it stay); None to leave it."""
     opening, body, closing = without_quotes(value)
-    if p.TOKEN.fullmatch(body) or p.is_harmless(body, kind):
+    if p.TOKEN.fullmatch(body) or p.is_harmless(body, kind, quoted=opening != ""):
         return None
     if kind in p.PROMPT_KINDS:
         kept = not tokens.hides_prompts or (kind == "prompt-ids" and not p.IDS.fullmatch(body))
@@ -64,7 +64,7 @@ def _credential(value: str, tokens: Tokens) -> str:
     found = p.CREDENTIAL.match(value)
     scheme = found[0] if found else ""
     rest = value[len(scheme):]
-    if not rest or p.TOKEN.match(rest):
+    if p.TOKEN.match(rest) or p.is_harmless(rest, "authorization"):
         return value
     if scheme.lower().startswith("basic"):
         _learn_basic(rest, tokens)
@@ -87,12 +87,17 @@ def _spliced(text: str, matches: Iterator[re.Match[str]], change: Callable[[re.M
     out: list[str] = []
     done = 0
     for found in matches:
-        if found.start() < done or (asked := change(found)) is None:
+        if found.start() < done or _is_glued(text, found.start()) or (asked := change(found)) is None:
             continue
         start, end, replacement = asked
         out += (text[done:start], replacement)
         done = end
     return "".join((*out, text[done:])) if out else text
+
+
+def _is_glued(text: str, at: int) -> bool:
+    """Right behind a token: the rest of a longer word, which was left alone when the word was whole."""
+    return at > 0 and text[at - 1] == "]" and p.TOKEN_BEFORE.search(text, max(0, at - 60), at) is not None
 
 
 def _private_keys(text: str, tokens: Tokens) -> str:
@@ -103,7 +108,7 @@ def _private_keys(text: str, tokens: Tokens) -> str:
         closing = p.PEM_END.search(text, begin.end(), begin.end() + 16_384)
         body = closing or p.PEM_BODY.match(text, begin.end())
         end = body.end() if body else begin.end()
-        return begin.start(), end, tokens.secret("private-key", text[begin.start():end], certain=False)
+        return begin.start(), end, tokens.shape("private-key", text[begin.start():end])
 
     return _spliced(text, p.PEM_BEGIN.finditer(text), block)
 
@@ -153,7 +158,7 @@ def _at(text: str, at: int, kind: str, key: str, tokens: Tokens, close: str | No
     value = value_at(text, at, kind, query)
     # What an earlier pass left alone must be left alone again when a part of it has become a token since.
     said = p.TOKEN.sub("x", value.value) if value else ""
-    if value is None or not said or p.TOKEN.match(value.value) or p.is_harmless(said, kind):
+    if value is None or not said or p.TOKEN.match(value.value) or p.is_harmless(said, kind, value.quoted):
         return None
     if kind in p.PROMPT_KINDS:
         certain = value.quoted or (kind == "prompt" and key.lower().endswith("prompt") and not p.is_code(said.split()[0], key))
@@ -267,13 +272,15 @@ def _shapes(text: str, tokens: Tokens) -> str:
 
     def shape(found: re.Match[str]) -> str:
         group, value = found.lastgroup or "", found[0]
+        if _is_glued(text, found.start()):
+            return value
         if group == "media":
             return tokens.prompt(value) if tokens.hides_prompts else value
         if group == "bearer" and not (len(value) >= 20 or re.search(r"\d", value)):
             return value
         if (group == "basic" and not _learn_basic(value, tokens)) or (group == "jwt" and "." not in value and len(value) < 60):
             return value
-        return tokens.secret(p.SHAPE_KIND[group], value, certain=False)
+        return tokens.shape(p.SHAPE_KIND[group], value) if group != "bearer" else tokens.secret("bearer", value)
 
     return p.SHAPES.sub(shape, text)
 
@@ -283,8 +290,8 @@ def _addresses(text: str, tokens: Tokens) -> str:
         return text
 
     def mail(found: re.Match[str]) -> str:
-        end = p.address_end(found[0])
-        return tokens.secret("email", found[0][:end], certain=False) + found[0][end:] if end else found[0]
+        end = 0 if _is_glued(text, found.start()) else p.address_end(found[0])
+        return tokens.shape("email", found[0][:end]) + found[0][end:] if end else found[0]
 
     return p.EMAIL.sub(mail, text)
 

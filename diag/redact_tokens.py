@@ -1,6 +1,5 @@
 """What stands in place of a secret or a prompt, and the memory that finds the same secret again elsewhere."""
 
-import hashlib
 import hmac
 import json
 import os
@@ -41,10 +40,13 @@ class Tokens:
         """Token of a secret as written here (escaped, or percent-`encoded`). The first kind seen for a value stays."""
         value = unquote(raw) if encoded else plain(raw)
         token = self._token(kind, value)
-        # A lower-case word from free text is more likely prose than a secret: replaced, but not hunted.
-        if certain or not (value.isalpha() and value.islower()):
+        if certain or not p.is_prose(value):
             self._remember(token, value, raw, json.dumps(value)[1:-1])
         return self._counted(token)
+
+    def shape(self, kind: str, value: str) -> str:
+        """Token of what is found by its shape, so that it need not be remembered."""
+        return self._counted(self._token(kind, value))
 
     def learn(self, kind: str, value: str) -> None:
         """Remember a secret that is not written in plain here, as the password inside a basic credential."""
@@ -93,7 +95,7 @@ class Tokens:
         return f"[REDACTED:{self._kinds.setdefault(digest, kind)}:{digest}]"
 
     def _hash(self, value: str) -> str:
-        return hmac.new(self._salt, value.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:8]
+        return hmac.digest(self._salt, value.encode("utf-8", "surrogatepass"), "sha256")[:4].hex()
 
     def _counted(self, token: str) -> str:
         kind = token.split(":")[1]

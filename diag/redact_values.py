@@ -38,7 +38,8 @@ def value_at(text: str, at: int, kind: str = "", query: bool = False) -> Found |
         cut = re.search("[&#]", run) if query else None if kind == "cookie" else p.NEXT_PAIR.search(run)
         run = run[: cut.start()] if cut else run
         closing = (p.CLOSING_AFTER_PLACEHOLDER if run.startswith(("<", "{", "$")) else p.CLOSING).match(run[::-1])
-        run = run[: len(run) - closing.end()] if closing else run
+        tokens = [token.end() for token in p.TOKEN.finditer(run)] if "[" in run else []
+        run = run[: max(len(run) - (closing.end() if closing else 0), *tokens[-1:], 0)]
     return Found(start, start + len(run), run, False)
 
 

@@ -3,6 +3,7 @@
 The patient comes first: collectors only read, each has a budget, and whatever fails becomes a line of the manifest.
 """
 
+import contextlib
 import os
 import platform
 import socket
@@ -69,6 +70,7 @@ def take(
     """
     root = procfs.service_root(pid)
     chosen = [module for module in in_order(collectors) if module.NAME not in options.skip]
+    _learn(redactor, procfs.tree(root), options)
     writer = Writer(_folder_for(archive), redactor, _host(), {"pid": pid, "root_pid": root})
     running = [_Running(module, Door(writer, module.NAME, module.BUDGET_BYTES), None) for module in chosen]
     rows = _Seen(running)
@@ -146,9 +148,10 @@ def _end(item: _Running, writer: Writer, interrupted: bool) -> None:
     if item.status == "ok" and item.door.notes:
         item.status = "partial"
     writer.log(
-        "end", collector=item.module.NAME, status=item.status, seconds=round(item.seconds, 4), reason=item.reason,
-        feeds=item.module.FEEDS,
-        notes=[{"table_name": n.table_name, "status": n.status, "reason": n.reason} for n in item.door.notes],
+        "end", collector=item.module.NAME, status=item.status, seconds=round(item.seconds, 4),
+        reason=None if item.reason is None else item.door.redact.text(item.reason), feeds=item.module.FEEDS,
+        # once more: what was no known secret when it was noted may be one now
+        notes=[{"table_name": n.table_name, "status": n.status, "reason": item.door.redact.text(n.reason)} for n in item.door.notes],
     )
 
 
@@ -173,6 +176,18 @@ class _Seen:
         if module.NAME not in self._parsed:
             self._parsed[module.NAME] = parsing.seen_rows(module, artefacts)
         return self._parsed[module.NAME]
+
+
+def _learn(redactor: Redactor, pids: Sequence[int], options: Options) -> None:
+    """Secrets of all command lines and environments, and those we were given, are known before the first byte is written."""
+    for pid in pids:
+        with contextlib.suppress(CollectorError):
+            redactor.argv(procfs.argv(pid))
+            redactor.env(procfs.environ(pid))
+    for url in (*options.redis_urls, os.environ.get("LLMDIAG_REDIS_URL", "")):
+        redactor.url(url)
+    if options.bearer:
+        redactor.pair("authorization", f"Bearer {options.bearer}")
 
 
 def _folder_for(archive: Path) -> Path:

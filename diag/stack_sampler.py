@@ -192,13 +192,13 @@ class Sampler:
         job = subject.job or self._begin(subject)
         self._try(subject, job)
         over = self._stop.is_set() or time.monotonic() >= self._until
+        if job.done or over or subject.due:
+            self._finish(subject, job)
+            subject.job = None
         with self._lock:
-            if job.done or over or subject.due:
-                subject.job = None
+            # only now: whoever waits for this process waits for its result too
             subject.busy = (subject.job is not None or bool(subject.due)) and not over
             more = subject.busy
-        if subject.job is None:
-            self._finish(subject, job)
         if more:
             if subject.job is not None and self._turns.empty():
                 self._stop.wait(RETRY_PAUSE_S)
@@ -250,7 +250,7 @@ class Sampler:
         pid = subject.process.pid
         argv = (self._program, "dump", "--json", *options, "--pid", str(pid))
         try:
-            answer = dumper.run(argv, patience_s, self._stop)
+            answer = dumper.run(argv, patience_s, self._stop, hurry="--nonblocking" not in options)
         except OSError as error:
             return [], Failure("unknown", f"py-spy cannot be started: {error.strerror}", "free some memory or processes and try again")
         if answer.code is None:

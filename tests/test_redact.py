@@ -105,10 +105,23 @@ PLANTED = [
     ("the answer", "Generated response cmpl-1: output: 'the answer', output_token_ids: [1, 2], finish_reason: stop"),
     ("said aloud", "Finish: obj=GenerateReqInput(rid='1', text='said aloud', sampling_params={})"),
     ("iVBORw0KGgoAAAANSUhEUg", '{"image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUg=="}}'),
+    ("abcd1234", "Headers([('host', 'localhost'), ('authorization', 'Bearer abcd1234')])"),
+    ("9f8a", "Headers([('host', 'localhost'), ('cookie', 'sid=9f8a')])"),
+    ("sssh1", "body: grant_type=client_credentials&client_id=me&client_secret=sssh1"),
+    ("Eby8vdM02xNO", "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=Eby8vdM02xNO==;EndpointSuffix=core"),
+    ("5e884898", f"user worker on #{'5e884898da280471' * 4} ~* &* +@all"),
+    ("c0ffeeabc123", "Sentry https://c0ffeeabc123@o1.ingest.sentry.io/1"),
+    ("what is kept", '{"model": "m", "input": "what is kept"}'),
+    (" Paris", "out={'text': ' Paris', 'output_ids': [1], 'meta_info': {'prompt_tokens': 6}}"),
     ("quoting --password inside", "prompt: 'quoting --password inside redis://:pw@h', params: x"),
 ]
 
 SURVIVORS = [
+    "ERR Client sent AUTH, but no password is set", 'curl -H "Authorization: Bearer $TOKEN" http://h',
+    "RuntimeError: HTTP 401 for url: https://huggingface.co/api/models/x", "x-request-id: 8f14e45f-ea7e-4a6b-8c12-3d5f00f00f00",
+    "user_id=5 session_id=abc key_id=9 author=Bob authority=ca", "s3://bucket/key@2 hf://org/model@main ssh://git@host/x",
+    'vllm:cache_config_info{block_size="16",cache_salt="",prefix_caching_hash_algo="sha256"} 1.0',
+    "keyspace hits: 5, key count: 3; secret_count=3", "# HELP vllm:prompt_tokens_total Number of prefill tokens processed.",
     "max_tokens=2048", "prompt_tokens: 1284", "KV token usage: 0.87", "stop_token_ids=[1,2]", "tokenizer='/models/x'",
     "Avg generation throughput: 12.5 tokens/s, prompt throughput: 0.0 tokens/s", 'vllm:prompt_tokens_total{engine="0"} 1284.0',
     "vllm:generation_tokens_total 5", "vllm:iteration_tokens_total_count 7", "--max-num-batched-tokens 256", "num_tokens=4",
@@ -293,6 +306,7 @@ def test_json_walk() -> None:
             {"name": "n", "repr": "3"}, {"name": "token", "repr": "15043"}, {"name": "lock", "repr": "<_thread.lock at 0x7f71>"},
         ]}],
         "env": [{"name": "DB_PASSWORD", "value": "db-pw-12"}, {"name": "MODEL", "value": "org/m"}],
+        "rows": [{"var": "hf_token", "repr": "'row-tok-1'"}, {"key": "db_password", "value": "row-pw-1"}],
         "headers": [["authorization", "Bearer head-1"], ["host", "h"]], "cmd": ["vllm", "--api-key", "cmd-key-1", "--port", "80"],
         "credentials": {"deep": ["cred-1x", {"er": "cred-2x"}]}, "password": 12345678,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "said this"}]}, {"role": "user", "content": "said that"}],
@@ -300,7 +314,7 @@ def test_json_walk() -> None:
         "tuple": ("a", 1),
     })
     dumped = json.dumps(found)
-    for secret in ("sk-abcdef123456", "pk-local-1", "tell me", "db-pw-12", "head-1", "cmd-key-1", "cred-1x", "cred-2x", "12345678",
+    for secret in ("sk-abcdef123456", "pk-local-1", "tell me", "db-pw-12", "head-1", "cmd-key-1", "row-tok-1", "row-pw-1", "cred-1x", "cred-2x", "12345678",
                    "said this", "said that", "said so", "110011", "120012", "130013"):
         assert secret not in dumped, secret
     assert isinstance(found, dict)

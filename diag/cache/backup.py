@@ -52,6 +52,15 @@ def default_path(now: datetime | None = None) -> Path:
     return Path(f"llmdiag-purge-{moment:%Y%m%dT%H%M%SZ}.jsonl")
 
 
+def refuse_place(path: Path) -> None:
+    """Can a new backup be written here, as far as can be seen without writing? BadInput: it exists. LlmdiagError: no."""
+    if os.path.lexists(path):
+        raise _taken(path)
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        why = "no such folder" if not path.parent.is_dir() else "the folder is not writable"
+        raise LlmdiagError(f"the backup {path} cannot be written: {why}", hint=_ELSEWHERE)
+
+
 def write(path: Path, target: str, entries: Iterable[Entry]) -> int:
     """Write a new file that only its owner can read, and return once it is on disk. How many entries it has.
 
@@ -60,7 +69,7 @@ def write(path: Path, target: str, entries: Iterable[Entry]) -> int:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
     except FileExistsError as error:
-        raise BadInput(f"the backup {path} exists", hint="name another file; a backup is never overwritten") from error
+        raise _taken(path) from error
     except OSError as error:
         raise LlmdiagError(f"the backup {path} cannot be written: {error.strerror}", hint=_ELSEWHERE) from error
     count = 0
@@ -86,6 +95,10 @@ def write(path: Path, target: str, entries: Iterable[Entry]) -> int:
 
 
 _ELSEWHERE = "nothing was deleted; choose a place with room for it"
+
+
+def _taken(path: Path) -> BadInput:
+    return BadInput(f"the backup {path} exists", hint="nothing was deleted; name another file, a backup is never overwritten")
 
 
 def read(path: Path) -> Iterator[Entry | Damaged]:

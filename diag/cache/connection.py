@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -16,6 +16,7 @@ from diag.errors import BadInput, CannotConnect, Denied, LlmdiagError, TimedOut
 CLIENT_NAME = "llmdiag"
 URL_VARIABLE = "LLMDIAG_REDIS_URL"
 SCHEMES = ("redis", "rediss", "unix")
+KNOWN_OPTIONS = frozenset({"db", "username", "password"})
 CONNECT_S = 3.0
 ANSWER_S = 10.0
 
@@ -28,21 +29,36 @@ def connect(url: str | None) -> Client:
     if not chosen:
         raise BadInput("no Redis server was named", hint=f"give redis://HOST:PORT/DB or set {URL_VARIABLE}")
     target = name_of(chosen)
+    # a connection that the server closed while a person was thinking is opened again; a silent server is asked once
+    once_more = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
     try:
         client = Client.from_url(
-            chosen, protocol=2, socket_timeout=ANSWER_S, socket_connect_timeout=CONNECT_S,
-            retry=Retry(NoBackoff(), 1), redis_connect_func=_greet, health_check_interval=0,
+            _for_the_client(chosen), protocol=2, socket_timeout=ANSWER_S, socket_connect_timeout=CONNECT_S,
+            retry=once_more, redis_connect_func=_greet, health_check_interval=0,
         )  # fmt: skip
-    except ValueError as error:
+        with speaking(target):
+            client.ping()
+    except (ValueError, TypeError) as error:
         raise BadInput(f"{target} is no server address: {error}", hint="redis://HOST:PORT/DB") from error
-    with speaking(target):
-        client.ping()
     return client
+
+
+def _for_the_client(url: str) -> str:
+    """Without the options that an application gives its own client (timeouts, protocol, decoding …). BadInput: no database."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():  # the client would take 0 without a word
+        raise BadInput(f"{name_of(url)}: the database behind the / is no number", hint="redis://HOST:PORT/DB")
+    options = [(name, value) for name, value in parse_qsl(parts.query) if name in KNOWN_OPTIONS or name.startswith("ssl_")]
+    return url.partition("?")[0] + ("?" + urlencode(options) if options else "")
 
 
 def name_of(url: str) -> str:
     """The address without user and password, as reports may show it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its message repeats what stands before the @
+        raise BadInput("the Redis address cannot be read", hint="use redis://USER:PASSWORD@HOST:PORT/DB, special characters as %40") from None
     if parts.scheme not in SCHEMES:
         raise BadInput(
             f"{parts.scheme or 'a bare name'} is no kind of Redis address",
@@ -50,6 +66,8 @@ def name_of(url: str) -> str:
         )
     if parts.scheme == "unix":
         return f"unix://{unquote(parts.path)}"
+    if "@" in parts.path + parts.query.partition("=")[0] + parts.fragment:  # the "host" is then a piece of the password
+        raise BadInput("the Redis address has a /, ? or # before its @", hint="write it as %2F, %3F or %23 in user and password")
     try:
         port = parts.port or 6379
     except ValueError as error:
@@ -77,16 +95,32 @@ def speaking(target: str) -> Iterator[None]:
     except redis.exceptions.NoPermissionError as error:
         raise Denied(f"{target}: {error}", hint="grant the command to this user, or use another") from error
     except redis.TimeoutError as error:
-        raise TimedOut(f"{target} did not answer in {ANSWER_S:.0f} s") from error
+        raise TimedOut(f"{target} did not answer in time", hint=_silent(target)) from error
     except redis.ConnectionError as error:
         if "Authentication required" in str(error) or "NOAUTH" in str(error):
             raise Denied(f"{target} wants a password", hint=f"set {URL_VARIABLE}") from error
-        raise CannotConnect(f"{target} cannot be reached: {error}", hint="is it running, is the port right?") from error
+        raise CannotConnect(f"{target} cannot be reached: {error}", hint=_unreachable(target, str(error))) from error
     except redis.ResponseError as error:
         text = str(error)
         if "NOAUTH" in text or "WRONGPASS" in text or text.startswith("NOPERM"):
             raise Denied(f"{target}: {text}", hint=f"set {URL_VARIABLE}") from error
         raise LlmdiagError(f"{target} answered: {text}") from error
+    except redis.RedisError as error:  # a port that speaks something else, an option the client library refuses
+        raise CannotConnect(f"{target} cannot be asked: {error}", hint="is it a Redis or Valkey server, are the options of the address right?") from error
+
+
+def _silent(target: str) -> str:
+    if target.startswith("rediss:"):
+        return "if its port speaks no TLS, use redis:// instead of rediss://"
+    return "it may be hung, busy, or behind a firewall; does redis-cli ping answer?"
+
+
+def _unreachable(target: str, why: str) -> str:
+    if target.startswith("rediss:"):
+        return "does its port speak TLS (else redis://), is the certificate known (?ssl_ca_certs=FILE)?"
+    if "losed by server" in why:
+        return "is it a Redis server, and does its port want TLS (rediss://)?"
+    return "is it running, is the port right?"
 
 
 def at_database(client: Client, number: int) -> Client:
@@ -116,13 +150,13 @@ def describe(client: Client) -> Server:
         notes.append("this server cannot leave idle times alone: reading a value resets its OBJECT IDLETIME")
     if facts.get("cluster_enabled"):
         notes.append("a cluster node: only the keys of this node were looked at")
-    databases = {
+    databases: dict[int, int | None] = {
         int(name[2:]): int(counts["keys"])
         for name, counts in facts.items()
         if name.startswith("db") and name[2:].isdigit() and isinstance(counts, dict)
     }
     if not facts:
-        databases = {own_database(client): -1}
+        databases = {own_database(client): None}
     product = None
     if facts:
         product = str(facts.get("server_name") or ("valkey" if "valkey_version" in facts else "redis"))

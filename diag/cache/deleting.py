@@ -74,7 +74,10 @@ def batches(items: Sequence[T]) -> Iterator[list[T]]:
 
 
 def delete(client: Client, target: str, prints: Sequence[Fingerprint], counts: Counter[Outcome]) -> str | None:
-    """Delete what still is as in the backup; counts outcomes as they come. Returns why it stopped early, or None."""
+    """Delete what still is as in the backup; counts outcomes as they come. Returns why it stopped early, or None.
+
+    Of a batch that was not answered it is not known what is gone; the backup has all of it.
+    """
     try:
         with speaking(target):
             script = True
@@ -88,6 +91,8 @@ def delete(client: Client, target: str, prints: Sequence[Fingerprint], counts: C
                     counts.update(outcomes)
     except LlmdiagError as error:
         return error.message
+    except KeyboardInterrupt:
+        return "interrupted"
     return None
 
 
@@ -109,7 +114,7 @@ def _by_script(client: Client, batch: Sequence[Fingerprint]) -> list[Outcome] | 
 def _refused(error: redis.ResponseError) -> bool:
     text = str(error)
     return isinstance(error, redis.exceptions.NoPermissionError) or any(
-        sign in text for sign in ("NOPERM", "no permissions", "ACL failure", "unknown command", "CROSSSLOT")
+        sign in text for sign in ("NOPERM", "no permissions", "ACL failure", "can't run this command", "unknown command", "CROSSSLOT")
     )
 
 

@@ -160,8 +160,8 @@ class Server:
     role: str | None
     no_touch: bool
     """Reading does not change idle times."""
-    databases: Mapping[int, int]
-    """Keys by database, as the server counts them."""
+    databases: Mapping[int, int | None]
+    """Keys by database, as the server counts them; None: it would not say."""
     notes: tuple[str, ...] = ()
 
 

@@ -4,8 +4,8 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from diag.cache.connection import Client, describe
-from diag.cache.keys import ScanResult, Tally
+from diag.cache.connection import Client, describe, speaking
+from diag.cache.keys import CacheKey, ScanResult, Tally
 from diag.cache.profile import Profile
 from diag.cache.server import inspect_keys
 
@@ -19,9 +19,11 @@ def judge_named(client: Client, target: str, keys: Sequence[bytes], *, markers: 
     for row in rows:
         tallies[row.family].add(row)
     missing = len(wanted - {row.key_hex for row in rows})
+    with speaking(target):
+        server = describe(client)
     return ScanResult(
         target=target,
-        server=describe(client),
+        server=server,
         keys=len(rows),
         bytes=sum(row.bytes for row in rows),
         seconds=time.monotonic() - started,
@@ -31,3 +33,10 @@ def judge_named(client: Client, target: str, keys: Sequence[bytes], *, markers: 
         unknown=sum(row.verdict == "unknown" for row in rows),
         warnings=(f"{missing} of the {len(wanted)} named keys do not exist",) if missing else (),
     )
+
+
+def ghosts_again(client: Client, target: str, purged: Sequence[CacheKey], *, markers: Sequence[bytes] = ()) -> int:
+    """How many of these keys are ghosts now: kept because they had changed, or written anew since."""
+    places = {(row.db, row.key_hex) for row in purged}
+    rows = inspect_keys(client, target, [row.name for row in purged], markers=markers)
+    return sum((row.db, row.key_hex) in places and row.verdict == "ghost" for row in rows)

@@ -1,33 +1,80 @@
 """What `scan-cache` was asked for: which server, which keys. Reads addresses and key lists, decides nothing about values."""
 
 import os
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from diag.cache.connection import URL_VARIABLE, Client, connect, name_of
 from diag.errors import BadInput, LlmdiagError
 
 FALLBACKS = (URL_VARIABLE, "REDIS_URL")
 LOCAL = "redis://127.0.0.1:6379"
+ZIP = b"PK\x03\x04"
 THREE_WAYS = f"name one: llmdiag scan-cache redis://HOST:PORT, or set {URL_VARIABLE}, or start it on 127.0.0.1:6379"
 
 
 def choose(target: str | None, environment: Mapping[str, str] = os.environ) -> tuple[Client, str]:
     """The server to look at and its name without credentials.
 
-    A TARGET without credentials that names the server of LLMDIAG_REDIS_URL takes them from there. Without a TARGET:
-    LLMDIAG_REDIS_URL, REDIS_URL, then a server that answers on 127.0.0.1:6379. Raises BadInput, CannotConnect, Denied.
+    A TARGET without credentials that is the server of LLMDIAG_REDIS_URL (or REDIS_URL) takes them from there. Without
+    a TARGET: LLMDIAG_REDIS_URL, REDIS_URL, then a server that answers on 127.0.0.1:6379. Raises BadInput,
+    CannotConnect, Denied, TimedOut.
     """
-    known = [url for name in FALLBACKS if (url := environment.get(name))]
+    known = [(name, url) for name in FALLBACKS if (url := environment.get(name))]
     if target is not None:
-        same = [url for url in known if name_of(url) == name_of(target)]
-        return _open(same[0] if same and "@" not in target else target)
+        return _open(with_credentials(target, (url for _, url in known)))
     if known:
-        return _open(known[0])
+        name, url = known[0]
+        try:
+            return _open(url)
+        except LlmdiagError as error:
+            raise type(error)(f"{error.message} (the address is from {name})", hint=error.hint) from error
     try:
         return _open(LOCAL)
     except LlmdiagError as error:
         raise BadInput(f"no cache server was named and none answers on 127.0.0.1:6379 ({error.message})", hint=THREE_WAYS) from error
+
+
+def with_credentials(target: str, known: Iterable[str]) -> str:
+    """The address with user, password and TLS of the first known URL of the same server, unless it has its own.
+
+    Raises BadInput: TARGET is no address. A known URL that is none is passed over: nobody asked for it.
+    """
+    name_of(target)
+    if _has_credentials(target):
+        return target
+    for url in known:
+        if _has_credentials(url) and _places(url) & _places(target):
+            theirs, ours = urlsplit(url), urlsplit(target)
+            userinfo, at, _ = theirs.netloc.rpartition("@")
+            safe = "rediss" if "rediss" in (theirs.scheme, ours.scheme) else theirs.scheme
+            query = "&".join(filter(None, (theirs.query, ours.query)))
+            path = ours.path if ours.path.strip("/") else theirs.path
+            return f"{safe}://{userinfo}{at}{ours.netloc}{path}" + (f"?{query}" if query else "")
+    return target
+
+
+def _has_credentials(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return "@" in parts.netloc or "password" in parse_qs(parts.query)
+
+
+def _places(url: str) -> frozenset[tuple[str, int]]:
+    """Every network address, or the socket path, that a URL stands for; nothing if it stands for none."""
+    try:
+        name_of(url)
+        parts = urlsplit(url)
+        if parts.scheme == "unix":
+            return frozenset({(parts.path, 0)})
+        found = socket.getaddrinfo(parts.hostname or "127.0.0.1", parts.port or 6379, type=socket.SOCK_STREAM)
+    except (BadInput, ValueError, OSError):
+        return frozenset()
+    return frozenset((str(place[0]), int(place[1])) for *_, place in found)
 
 
 def _open(url: str) -> tuple[Client, str]:
@@ -35,14 +82,22 @@ def _open(url: str) -> tuple[Client, str]:
 
 
 def keys_from(path: Path, from_evidence: Callable[[Path], list[bytes]]) -> list[bytes]:
-    """Keys named by a bundle (those that stuck threads hold) or by a text file, one a line, `hex:` for binary ones."""
+    """Keys named by a bundle (those that stuck threads hold) or by a text file, one a line, `hex:` for binary ones.
+
+    BadInput: it cannot be read, a line is wrong (file:line), or it names no key at all.
+    """
     if path.is_dir() or path.suffix == ".zip":
         return from_evidence(path)
     try:
-        lines = path.read_bytes().splitlines()
+        text = path.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", hint="a bundle, or a text file with one key a line") from error
-    return [_key(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if text.startswith(ZIP):
+        return from_evidence(path)
+    keys = [_key(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not keys:
+        raise BadInput(f"{path} names no key", hint="write one key a line, hex: and its bytes for binary ones")
+    return keys
 
 
 def _key(path: Path, number: int, line: bytes) -> bytes:

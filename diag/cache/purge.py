@@ -25,6 +25,7 @@ FEW = 5
 BASE64 = 1.4
 """Bytes of backup per byte of value, with some room."""
 
+
 @dataclass(frozen=True)
 class Plan:
     """What a purge would delete."""
@@ -102,16 +103,12 @@ def purge(client: Client, plan: Plan, path: Path, *, force: bool = False, pause_
     """Back up every planned key to `path`, then delete those that are still what was judged and backed up.
 
     `pause_s` lies between the judgement and the second read: a key that lives changes in it and drops out.
-    BadInput: the plan breaks a limit and is not forced. Denied: a replica, or a right is missing. Before the backup
-    is on disk nothing is deleted; an error after it ends in `PurgeResult.error`.
+    Raises what `check` raises. Before the backup is on disk nothing is deleted; an error after it ends in
+    `PurgeResult.error`.
     """
-    if plan.refusals and not force:
-        raise BadInput("the purge would take too much: " + "; ".join(plan.refusals), hint="look at the plan; then force it")
     if not plan.keys:
         return PurgeResult(0, 0, 0, 0, 0, None)
-    with speaking(plan.target):
-        _refuse_replica(client, plan.target)
-    _refuse_full_disk(path, plan.bytes)
+    check(client, plan, path, force=force)
     time.sleep(pause_s)
     counts: Counter[Outcome] = Counter()
     prints: list[Fingerprint] = []
@@ -122,6 +119,20 @@ def purge(client: Client, plan: Plan, path: Path, *, force: bool = False, pause_
     return PurgeResult(
         len(plan.keys), counts["deleted"], counts["changed"], counts["missing"], counts["failed"], str(path), error
     )
+
+
+def check(client: Client, plan: Plan, path: Path, *, force: bool = False) -> None:
+    """Everything that can be known to stand against a purge before anybody is asked to confirm it.
+
+    BadInput: the plan breaks a limit and is not forced, or the backup exists. Denied: the server is a replica.
+    LlmdiagError: there is no place for the backup.
+    """
+    if plan.refusals and not force:
+        raise BadInput("the purge would take too much: " + "; ".join(plan.refusals), hint="look at the plan; then use --force")
+    with speaking(plan.target):
+        _refuse_replica(client, plan.target)
+    backup.refuse_place(path)
+    _refuse_full_disk(path, plan.bytes)
 
 
 def _refuse_replica(client: Client, target: str) -> None:

@@ -23,6 +23,10 @@ SHORT_TTL_S = 86_400.0
 """The same where the data never expires."""
 NORM_FACTOR = 1.5
 SHORT_TEXT = 0.5
+SOFT = (
+    "null-marker", "stale-version", "no-ttl", "length-outlier", "norm-outlier", "placeholder", "foreign-object", "error-cached",
+)  # fmt: skip
+"""Reasons that may be all there is against a key: reported, purged only when a person includes them."""
 
 EXECUTING = frozenset({
     "os", "posix", "nt", "subprocess", "sys", "socket", "pty", "shutil", "importlib", "runpy", "ctypes", "code",

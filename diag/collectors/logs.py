@@ -238,7 +238,8 @@ def _take_file(source: _Source, patient: Patient, door: Door, logs: list[Log], f
         data = data.partition(b"\n")[2] or data
     grown = data[len(data) - (facts.st_size - source.size):] if 0 < facts.st_size - source.size <= len(data) else b""
     mtime = source.mtime if grown and _only_probes(grown) else facts.st_mtime
-    door.text(f"{len(logs)}-{_base(source.shown.removesuffix(' (deleted)'))}", data.replace(b"\0", b"").decode("utf-8", "replace"))
+    name = _base(door.redact.name(source.shown.removesuffix(" (deleted)")))  # before it is cut and its `=` is lost
+    door.text(f"{len(logs)}-{name}", data.replace(b"\0", b"").decode("utf-8", "replace"))
     logs.append(Log(len(logs), "file", source.shown, now, mtime, source.inode, facts.st_size, cut, source.pids))
 
 

@@ -15,6 +15,7 @@ Python has no Python stacks: that is no gap in the evidence.
 import contextlib
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +45,8 @@ HINT = "llmdiag snapshot {pid}"
 
 FINISH_S, FINISH_PER_PROCESS_S = 2.5, 0.75
 """Patience with the last sample, after the window."""
+BEAT_PATIENCE_S = 0.005
+"""How long artefacts are written at one beat."""
 
 TABLES: tuple[Table, ...] = stack_artefacts.TABLES
 
@@ -67,16 +70,21 @@ def collect(patient: Patient, door: Door) -> Collecting:
                 if tick.sample is not None:
                     sampler.ask(tick.sample, last=tick.last)
                     run.asked += 1
-                run.take_in(sampler)
+                run.take_in(sampler, BEAT_PATIENCE_S)
                 if tick.last:
                     break
             sampler.wait(time.monotonic() + FINISH_S + FINISH_PER_PROCESS_S * (len(processes) - 1))
+            run.take_in(sampler, float("inf"))
             run.take_native(sampler)
         finally:
+            # Ctrl-C comes here too: what there is is kept, and nobody is left stopped
             sampler.close()
-        run.take_in(sampler)
-        run.watch_paused()
+            run.take_in(sampler, float("inf"))
+            run.watch_paused()
+            run.write_index()
         run.hot = set(sampler.hot())
+    else:
+        run.write_index()
     run.conclude(patient)
 
 
@@ -105,6 +113,7 @@ class _Run:
     failures: dict[int, Failure] = field(default_factory=dict)
     starts: dict[int, float] = field(default_factory=dict)
     index: list[Attempt] = field(default_factory=list)
+    waiting: deque[Taken] = field(default_factory=deque)
     paused: list[tuple[Pause, float]] = field(default_factory=list)
 
     def pythons(self, pids: Iterable[int]) -> list[procfs.Identity]:
@@ -124,10 +133,15 @@ class _Run:
                 self._not_read(pid, Failure("denied", error.message, error.hint))
         return found
 
-    def take_in(self, sampler: Sampler) -> None:
-        """Write what has come in, and look after processes that a dump had stopped."""
-        for taken in sampler.results():
-            self._write(taken)
+    def take_in(self, sampler: Sampler, patience_s: float) -> None:
+        """Write what has come in, and look after processes that a dump had stopped.
+
+        Within the window no longer than a moment: redaction takes its time, and other collectors wait.
+        """
+        self.waiting.extend(sampler.results())
+        until = time.monotonic() + patience_s
+        while self.waiting and time.monotonic() < until:
+            self._write(self.waiting.popleft())
         while not sampler.pauses.empty():
             pause = sampler.pauses.get()
             self.door.side_effect("pause_ms", round(pause.seconds * 1000, 1))
@@ -153,13 +167,16 @@ class _Run:
             if taken.failure is not None:
                 self.door.note("stack_frames.native", "partial", f"pid {pid}: {taken.failure}")
 
-    def conclude(self, patient: Patient) -> None:
-        """Notes, the index, and the error when nothing at all could be read."""
+    def write_index(self) -> None:
+        """What became of every dump."""
         self.door.side_effect("pause_ms", 0)
-        if self.options.locals is Locals.OFF:
-            self.door.note("stack_locals", "skipped", "local variables were not read: --locals off")
         head = Attempt(artefact="stacks-index", ts=round(time.time(), 3), version=self.version)
         self.door.jsonl("dumps.jsonl", map(msgspec.to_builtins, [head, *self.index]))
+
+    def conclude(self, patient: Patient) -> None:
+        """Notes, and the error when nothing at all could be read."""
+        if self.options.locals is Locals.OFF:
+            self.door.note("stack_locals", "skipped", "local variables were not read: --locals off")
         gaps = {pid: failure for pid, failure in self.failures.items() if self._is_gap(pid, failure, patient)}
         gaps |= self._too_few(patient)
         for pid, failure in gaps.items():

@@ -22,6 +22,8 @@ WANTS = ("thread_states", "sockets", "cache_keys")
 CACHE_CLIENT = re.compile(r"(^|/)(redis|valkey|aioredis|coredis|rediscluster|django_redis|aiocache|pymemcache|glide)/")
 # clip-vit-b-32:image:9e107d9d372bb6826bd81d3542a419d6, or a UUID
 DIGEST = re.compile(r"[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-")
+# 127.0.0.1:6379, [::1]:6379, redis://cache:6379/0 : where the cache is, not what is in it
+ADDRESS = r"(\w+://)?[\w.\[\]:-]+:\d{1,5}(/\d*)?"
 ENTRY_FRAMES = frozenset({"_bootstrap", "_bootstrap_inner", "run", "<module>", "_worker", "_main", "spawn_main"})
 CHAIN_FRAMES = 4
 THREAD = ["bundle", "host", "capture", "pid", "tid"]
@@ -158,7 +160,9 @@ def _cache_waits(frames: "Mapping[str, pd.DataFrame]") -> dict[tuple[object, ...
 
 
 def _peer(raddr: object, rport: object) -> str:
-    return str(raddr) if rport is None or rport != rport or str(rport) == "<NA>" else f"{raddr}:{int(str(rport).split('.')[0])}"
+    """`127.0.0.1:6379`, or the path of a unix socket (which has no port)."""
+    port = str(rport).removesuffix(".0")
+    return f"{raddr}:{port}" if port.isdigit() else str(raddr)
 
 
 def _threads(rows: "pd.DataFrame") -> "Iterator[tuple[object, ...]]":
@@ -169,6 +173,7 @@ def _threads(rows: "pd.DataFrame") -> "Iterator[tuple[object, ...]]":
 def _held(rows: "pd.DataFrame", stacks: Stacks) -> list[dict[str, object]]:
     if rows.empty:
         return []
+    rows = rows[~rows["repr"].str.fullmatch(ADDRESS).astype(bool)]
     rows = rows[[int(str(sample)) in stacks.get(tuple(thread), {}) for *thread, sample in _threads(rows)]]
     if rows.empty:
         return []

@@ -17,8 +17,8 @@ from diag.parsers.stack_dumps import Dump, Frame, Thread
 
 TOOL = "faulthandler"
 
-THREAD = re.compile(r"^\s*(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):\s*$")
-FRAME = re.compile(r'^\s*File "(.*)", line (\d+|\?\?\?) in (\S.*?)\s*$')
+THREAD = re.compile(r"^\s*(?:Current thread|Thread) (0x0*[0-9a-fA-F]{1,15})(?: \[(.*)\])? \(most recent call first\):\s*$")
+FRAME = re.compile(r'^\s*File "(.*)", line (\d{1,9}|\?\?\?) in (\S.*?)\s*$')
 STARTS = re.compile(r"^\s*(Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!|Fatal Python error: |Stack \(most recent call first\):)")
 TRUNCATED = re.compile(r"^\s+\.\.\.\s*$")
 

@@ -20,14 +20,15 @@ from diag.parsers.stack_dumps import Dump, Frame, Thread
 
 TOOL = "gdb"
 
-THREAD = re.compile(r"^\s*Thread (\d+) \((?:Thread (0x[0-9a-f]+) )?\(?(?:LWP|process) (\d+)\)?.*\):\s*$")
-ATTACHED = re.compile(r"(?:\[Inferior \d+ \(process |^Attaching to (?:program: .*, )?process )(\d+)")
+THREAD = re.compile(r"^\s*Thread (\d{1,9}) \((?:Thread (0x[0-9a-f]+) )?\(?(?:LWP|process) (\d{1,10})\)?.*\):\s*$")
+ATTACHED = re.compile(r"(?:\[Inferior \d+ \(process |^Attaching to (?:program: .*, )?process )(\d{1,10})\b")
 NATIVE = re.compile(
     r"^#(\d+)\s+(?:0x[0-9a-f]+ in )?(.+?) \(.*?\)?(?: (at|from) (\S.*?))?\s*$|^#(\d+)\s+(<signal handler called>)\s*$"
 )
-PYTHON = re.compile(r'^\s+File "(.*)", line (\d+), in (.+?)\s*$')
-PYTHON_FULL = re.compile(r"^#\d+\s+Frame 0x[0-9a-f]+, for file (.*?), line (\d+), in (\S+) \(")
+PYTHON = re.compile(r'^\s+File "(.*)", line (\d{1,9}), in (.+?)\s*$')
+PYTHON_FULL = re.compile(r"^#\d+\s+Frame 0x[0-9a-f]+, for file (.*?), line (\d{1,9}), in (\S+) \(")
 TRACEBACK = re.compile(r"^\s*Traceback \(most recent call first\):\s*$")
+GREETING = re.compile(r"^(GNU gdb|\[New (LWP|Thread)|\[Thread debugging|Using host libthread_db|Reading symbols|Attaching to|\[Current thread)")
 _MAIN_THREAD = 1
 
 
@@ -68,7 +69,7 @@ def from_text(lines: Iterable[tuple[int, str]], source: Callable[[int], str], pi
 
 def stack_lines(lines: Iterable[str]) -> Iterator[bool]:
     """For each line that is not blank: is it part of a backtrace?"""
-    patterns = (THREAD, NATIVE, PYTHON, PYTHON_FULL, TRACEBACK)
+    patterns = (THREAD, NATIVE, PYTHON, PYTHON_FULL, TRACEBACK, GREETING)
     for line in map(without_prefix, lines):
         if line.strip():
             yield any(pattern.match(line) for pattern in patterns) or ATTACHED.search(line) is not None
@@ -99,7 +100,7 @@ def _native(line: str, source: str) -> Frame | None:
     if match[6]:
         return Frame(match[6], "", None, True, source)
     file, _, place = (match[4] or "").rpartition(":") if match[3] == "at" else (match[4] or "", "", "")
-    return Frame(match[2], file, int(place) if place.isdecimal() else None, True, source)
+    return Frame(match[2], file, int(place) if place.isdecimal() and len(place) < 10 else None, True, source)
 
 
 def _dump(stop: list[_Trace], pid: int | None) -> Dump:

@@ -36,7 +36,7 @@ REPORT_HEAD = re.compile(r"^# *(Overhead|Children) ")
 DOTS = re.compile(r"^# *\.+( +\.+)*\s*$")
 EVENT = re.compile(r"^# Samples: .* of events? '(.+)'")
 SAMPLE = re.compile(
-    r"^(?P<comm>\S.*?)\s+(?:(?P<pid>\d+)/\s*)?(?P<tid>\d+)\s+(?:\[\d+\]\s+)?(?P<time>\d+\.\d+):\s+(?:\d+\s+)?(?P<event>\S.*?):\s*"
+    r"^(?P<comm>\S.*?)\s+(?:(?P<pid>\d{1,10})/\s*)?(?P<tid>\d{1,10})\s+(?:\[\d+\]\s+)?(?P<time>\d+\.\d+):\s+(?:\d+\s+)?(?P<event>\S.*?):\s*"
     r"(?P<inline>[0-9a-f]+ .*)?$"
 )
 STACK = re.compile(r"^\s+([0-9a-f]+) (.+?) \((.*)\)\s*$")
@@ -118,13 +118,13 @@ def _cells(line: str, columns: int) -> list[str]:
 
 
 def _report_row(cells: dict[str, str], pid: int | None) -> dict[str, object]:
-    share = cells.get("Self", cells.get("Overhead", "0%")).rstrip("%")
-    numbered = re.match(r"^(\d+):(.*)$", cells.get("Pid:Command", ""))
+    share = re.fullmatch(r"(\d{1,3}\.\d{1,9})%", cells.get("Self", cells.get("Overhead", "")))
+    numbered = re.match(r"^(\d{1,10}):(.*)$", cells.get("Pid:Command", ""))
     samples = cells.get("Samples", "")
     return {
         "pid": int(numbered[1]) if numbered else pid, "comm": numbered[2] if numbered else cells.get("Command"),
         "func": _SYMBOL.sub("", cells["Symbol"]).strip() if "Symbol" in cells else None, "object": _object(cells.get("Shared Object")),
-        "share_pct": float(share), "samples": int(samples) if samples.isdecimal() else None,
+        "share_pct": float(share[1]) if share else None, "samples": int(samples) if samples.isdecimal() and len(samples) < 16 else None,
     }
 
 

@@ -16,6 +16,7 @@ Names are bare (`wait`) before 0.4.3 and on Pythons before 3.11. Ids are pthread
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
@@ -27,16 +28,18 @@ from diag.parsers.stack_dumps import ENTRIES, Dump, Frame, Local, Thread, is_nat
 
 TOOL = "py-spy"
 
-PROCESS = re.compile(r"^\s*Process (\d+): (.*)$")
+PROCESS = re.compile(r"^\s*Process (\d{1,10}): (.*)$")
 PYTHON = re.compile(r"^\s*Python v(\S+) \(.*\)\s*$")
 PARENT = re.compile(r"^\s*Parent Process \d+: ")
-BY_WATCHDOG = re.compile(r"py-?spy dump\b.*?(?:for PID|--pid|-p)\s+(\d+)", re.IGNORECASE)
-THREAD = re.compile(r'^\s*Thread (0x[0-9A-Fa-f]+|\d+)(?: \((idle|active|active\+gil)\))?(?:: "(.*)")?\s*$')
+BY_WATCHDOG = re.compile(r"py-?spy dump\b.*?(?:for PID|--pid|-p)\s+(\d{1,10})\b", re.IGNORECASE)
+THREAD = re.compile(r'^\s*Thread (0x[0-9A-Fa-f]{1,15}|\d{1,18})(?: \((idle|active|active\+gil)\))?(?:: "(.*)")?\s*$')
 ERROR = re.compile(r"^\s*(Error: |Permission Denied: Try running|thread '.*' panicked at)")
-FRAME = re.compile(r"^(\s*)(\S.*|\S) \((.+?)(?::(\d+))?\)\s*$")
 UNINDENTED = re.compile(r"^\S+ \([^()]+(:\d+|\.py|\.so[.\d]*)\)\s*$")
 LOCALS = re.compile(r"^\s*(Arguments|Locals):\s*$")
 LOCAL = re.compile(r"^\s*(\.?\w+): (.*)$")
+
+
+Count = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class JsonLocal(msgspec.Struct, omit_defaults=True):
@@ -54,17 +57,17 @@ class JsonFrame(msgspec.Struct, omit_defaults=True):
     filename: str = ""
     short_filename: str | None = None
     module: str | None = None
-    line: int = 0
+    line: Count = 0
     locals: list[JsonLocal] | None = None
 
 
 class JsonThread(msgspec.Struct, omit_defaults=True):
     """A thread as py-spy's JSON has it, and what llmdiag adds when it takes the dump itself."""
 
-    thread_id: int
-    pid: int | None = None
+    thread_id: Count
+    pid: Count | None = None
     thread_name: str | None = None
-    os_thread_id: int | None = None
+    os_thread_id: Count | None = None
     active: bool | None = None
     owns_gil: bool | None = None
     frames: list[JsonFrame] = []
@@ -97,6 +100,15 @@ def from_text(lines: Iterable[tuple[int, str]], source: Callable[[int], str], pi
     return [_finished(open_dump, pid) for open_dump in reader.dumps if open_dump.threads or open_dump.error]
 
 
+def frame_in(line: str) -> tuple[str, str, int | None] | None:
+    """`name (file:line)` or `name (file)` -> (name, file, line); None when it is no frame."""
+    name, bracket, place = line.strip().rpartition(" (")
+    if not bracket or not name or len(place) < 2 or not place.endswith(")"):
+        return None
+    file, colon, number = place[:-1].rpartition(":")
+    return (name, file, int(number)) if colon and file and number.isdecimal() and len(number) < 10 else (name, place[:-1], None)
+
+
 def looks_like_json(head: str) -> bool:
     """Does a file that starts like this hold a JSON dump of py-spy?"""
     return head.lstrip().startswith("[") and '"frames"' in head and '"owns_gil"' in head and '"thread_id"' in head
@@ -110,7 +122,7 @@ def stack_lines(lines: Iterable[str]) -> Iterator[bool]:
             continue
         starts = any(pattern.match(line) for pattern in (PROCESS, PYTHON, PARENT, THREAD)) or BY_WATCHDOG.search(line) is not None
         in_error = ERROR.match(line) is not None or (in_error and not starts)
-        within = inside and any(pattern.match(line) for pattern in (FRAME, LOCALS, LOCAL))
+        within = inside and (frame_in(line) is not None or LOCALS.match(line) is not None or LOCAL.match(line) is not None)
         inside = within or THREAD.match(line) is not None
         yield starts or within or in_error
 
@@ -220,11 +232,11 @@ class _Reader:
             local = _local(match[1], match[2].rstrip(), self.is_arg, self.source(number))
             thread.frames[-1] = Frame(last.name, last.file, last.line, last.native, last.source, (*last.locals, local))
             return True
-        match = FRAME.match(line)
-        if match is None or (not match[1] and not UNINDENTED.match(line)):
+        found = frame_in(line)
+        if found is None or (not line[0].isspace() and not UNINDENTED.match(line)):
             return False
-        place = None if match[4] is None else int(match[4])
-        thread.frames.append(Frame(match[2], match[3], place, is_native(match[2], match[3], place), self.source(number)))
+        name, file, place = found
+        thread.frames.append(Frame(name, file, place, is_native(name, file, place), self.source(number)))
         self.is_arg = None
         return True
 

@@ -19,8 +19,8 @@ from diag.parsers.stack_dumps import Dump, Failure, Frame, Local, Thread
 
 TOOL = "pystack"
 
-THREAD = re.compile(r"^\s*Traceback for thread (\d+)(?: \((.*?)\))? \[(.*)\] \(most recent call last\):\s*$")
-FRAME = re.compile(r'^\s*\((Python|C|Cython|C\+\+)\) File "(.*)", line (\d+|\?), in (.+?)(?: \((/[^()]*|[^() ]+\.so[^() ]*)\))?\s*$')
+THREAD = re.compile(r"^\s*Traceback for thread (\d{1,10})(?: \((.*?)\))? \[(.*)\] \(most recent call last\):\s*$")
+FRAME = re.compile(r'^\s*\((Python|C|Cython|C\+\+)\) File "(.*)", line (\d{1,9}|\?), in (.+?)(?: \((/[^()]*|[^() ]+\.so[^() ]*)\))?\s*$')
 LOCALS = re.compile(r"^\s*(Arguments|Locals):\s*$")
 LOCAL = re.compile(r"^\s*(\.?\w+): (.*)$")
 STRING = re.compile(r'^b?"(.*)"(\.\.\.)?$', re.DOTALL)

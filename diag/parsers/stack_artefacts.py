@@ -9,12 +9,14 @@ import msgspec
 from diag.errors import Garbled
 from diag.model import Artefact, Row
 from diag.parsers import faulthandler, gdb_bt, perf, pyspy, pystack, strace
-from diag.parsers.pyspy import JsonThread
+from diag.parsers.pyspy import Count, JsonThread
 from diag.parsers.stack_dumps import Dump, numbered, rows
 from diag.parsers.stack_formats import format_of, order_in, pid_in
 from diag.tables import Table, table
 
 SAMPLE_HEAD = '{"artefact":"stacks"'
+HEAD_BYTES = 64 << 10
+MAX_LINE_CHARS = 16 << 10
 INDEX_HEAD = '{"artefact":"stacks-index"'
 
 TABLES: tuple[Table, ...] = (
@@ -44,10 +46,10 @@ class OneSample(msgspec.Struct, omit_defaults=True):
     """One artefact: one sample of one process."""
 
     artefact: str
-    read: int
+    read: Count
     ts: float
     tool: str
-    pid: int
+    pid: Count
     threads: list[JsonThread]
     version: str | None = None
     started: float | None = None
@@ -59,18 +61,18 @@ class Attempt(msgspec.Struct, omit_defaults=True):
     """One line of `dumps.jsonl`; the first one has the time at which it was written."""
 
     artefact: str = ""
-    read: int = 0
+    read: Count = 0
     ts: float | None = None
     tool: str = "py-spy"
     version: str | None = None
-    pid: int | None = None
+    pid: Count | None = None
     started: float | None = None
-    sample: int | None = None
+    sample: Count | None = None
     outcome: str = ""
     reason: str | None = None
-    threads: int = 0
-    torn: int = 0
-    tries: int | None = None
+    threads: Count = 0
+    torn: Count = 0
+    tries: Count | None = None
     seconds: float | None = None
     locals: bool = False
     blocking: bool = False
@@ -132,8 +134,9 @@ def _attempts(artefact: Artefact) -> Iterator[Row]:
 
 def _loose(artefact: Artefact) -> list[Dump | Row]:
     """Dumps or rows of one saved file. Raises Garbled."""
-    lines = list(artefact.lines())
-    head = "\n".join(line for _, line in lines[:2000])
+    with artefact.opener() as stream:
+        head = stream.read(HEAD_BYTES).decode("utf-8", "replace")
+    lines = ((number, line[:MAX_LINE_CHARS]) for number, line in artefact.lines())
     pid = pid_in(artefact.name)
     found: list[Dump | Row] = []
     match format_of(artefact.name, head):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from diag.parsers import faulthandler, gdb_bt, perf, pyspy, pystack, strace
+from diag.parsers import engine_log, faulthandler, gdb_bt, perf, pyspy, pystack, strace
 from diag.parsers.log_prefix import without_prefix
 
 HEAD_LINES = 400
@@ -43,6 +43,8 @@ def format_of(name: str, head: str) -> str | None:
         return "py-spy json"
     if perf.is_report(head):
         return "perf report"
+    if engine_log.looks_like_log(head):
+        return None  # a dump inside an engine's log stays part of that log
     lines = [line for line in head.splitlines()[:HEAD_LINES] if line.strip()]
     for found, (anchor, marks) in _TEXTS.items():
         if any(anchor(without_prefix(line)) for line in lines):

@@ -29,13 +29,13 @@ SYSCALL_COUNTS = table(
 )
 
 SUMMARY = re.compile(r"^% time\s+seconds\s+usecs/call\s+calls\s+errors\s+syscall\s*$")
-SUMMARY_ROW = re.compile(r"^\s*[\d.]+\s+(\d+\.\d+)\s+(?:\d+\s+)?(\d+)(?:\s+(\d+))?\s+([a-z_]\w*)\s*$")
-ATTACHED = re.compile(r"^strace: Process (\d+) attached(?: with \d+ threads)?\s*$")
+SUMMARY_ROW = re.compile(r"^\s*[\d.]+\s+(\d{1,12}\.\d+)\s+(?:\d+\s+)?(\d{1,15})(?:\s+(\d{1,15}))?\s+([a-z_]\w*)\s*$")
+ATTACHED = re.compile(r"^strace: Process (\d{1,10}) attached(?: with \d+ threads)?\s*$")
 CALL = re.compile(
-    r"^(?:\[pid\s+(?P<pid>\d+)\]\s|(?P<tid>\d+)\s+)?(?:(?:\d\d:\d\d:\d\d|\d+)(?:\.\d+)?\s+){0,2}"
+    r"^(?:\[pid\s+(?P<pid>\d{1,10})\]\s|(?P<tid>\d{1,10})\s+)?(?:(?:\d\d:\d\d:\d\d|\d+)(?:\.\d+)?\s+){0,2}"
     r"(?:(?P<name>[a-z_]\w*)\(|<\.\.\. (?P<resumed>[a-z_]\w*) resumed>)(?P<rest>.*)$"
 )
-RESULT = re.compile(r"\)\s+= (?P<value>-?\d+|0x[0-9a-f]+|\?)(?P<errno> E[A-Z0-9]+| ERESTART\w*)?.*?(?:<(?P<seconds>\d+\.\d+)>)?\s*$")
+RESULT = re.compile(r"\)\s+= (?P<value>-?\d+|0x[0-9a-f]+|\?)(?P<errno> E[A-Z0-9]+| ERESTART\w*)?.*?(?:<(?P<seconds>\d{1,9}\.\d{1,9})>)?\s*$")
 EVENT = re.compile(r"^(?:\[pid\s+\d+\]\s|\d+\s+)?(?:[\d:.]+\s+)?(?:---|\+\+\+) .* (?:---|\+\+\+)\s*$")
 
 

@@ -1,14 +1,17 @@
-"""What a scan of a cache found, as JSON (`llmdiag.cache/1`, `llmdiag.restore/1`)."""
+"""What a scan of a cache found, as JSON (`llmdiag.cache/1`, `llmdiag.restore/1`: cache.schema.json) and as table rows."""
 
 from collections.abc import Mapping, Sequence
 
-from diag.cache.keys import CacheKey, ScanResult, Server
+from diag.cache.keys import CacheKey, FamilyReport, ScanResult, Server
 from diag.cache.purge import Plan, PurgeResult
 from diag.cache.restore import RestoreResult
 
+FAMILY_COLUMNS = ("family", "keys", "MB", "holds", "ghosts", "reasons")
+KEY_COLUMNS = ("db", "key", "bytes", "why", "purge")
 
-def render(result: ScanResult, plan: Plan | None, done: PurgeResult | None) -> dict[str, object]:
-    """One JSON object; `plan` and `done` are those of a purge, if there was one."""
+
+def render(result: ScanResult, plan: Plan, done: PurgeResult | None, left: int | None) -> dict[str, object]:
+    """One JSON object. `done`: what the purge did, if there was one; `left`: how many of its keys are ghosts now."""
     return {
         "schema": "llmdiag.cache/1",
         "target": result.target,
@@ -24,10 +27,31 @@ def render(result: ScanResult, plan: Plan | None, done: PurgeResult | None) -> d
             for f in result.families
         ],
         "ghosts": [key(item) for item in (*result.ghosts, *result.soft)],
-        "warnings": list(result.warnings),
+        "warnings": warnings(result, plan, done, left),
         "purge": purge(plan, done),
         "diagnosis": None,
     }
+
+
+def warnings(result: ScanResult, plan: Plan, done: PurgeResult | None = None, left: int | None = None) -> list[str]:
+    """What a reader must know besides the numbers."""
+    found = [*result.warnings]
+    if result.unknown:
+        found.append(f"{result.unknown} keys were not judged: too few siblings, or no string")
+    found += plan.refusals
+    if done is not None and done.error is not None:
+        found.append(f"the purge stopped early: {done.error}")
+    if left:
+        found.append(f"{left} of the purged keys are ghosts now: kept, or written anew")
+    return found
+
+
+def ghosts_left(result: ScanResult, plan: Plan, left: int | None) -> int:
+    """Ghosts on the server as it is left. `left` None: there was no purge."""
+    if left is None:
+        return len(result.ghosts)
+    planned = sum(item.verdict == "ghost" for item in plan.keys)
+    return len(result.ghosts) - planned + left
 
 
 def server(found: Server) -> Mapping[str, object]:
@@ -43,11 +67,10 @@ def key(item: CacheKey) -> dict[str, object]:
     }
 
 
-def purge(plan: Plan | None, done: PurgeResult | None) -> dict[str, object]:
+def purge(plan: Plan, done: PurgeResult | None) -> dict[str, object]:
     """Counts of a purge; a plan that was not carried out is a dry run."""
     if done is None:
-        planned = 0 if plan is None else len(plan.keys)
-        return {"mode": "dry-run", "planned": planned, "deleted": 0, "changed": 0, "missing": 0, "failed": 0, "backup": None}
+        return {"mode": "dry-run", "planned": len(plan.keys), "deleted": 0, "changed": 0, "missing": 0, "failed": 0, "backup": None}
     return {
         "mode": "done", "planned": done.planned, "deleted": done.deleted, "changed": done.changed, "missing": done.missing,
         "failed": done.failed, "backup": done.backup,
@@ -60,4 +83,22 @@ def restored(result: RestoreResult) -> dict[str, object]:
     return {
         "schema": "llmdiag.restore/1", "restored": result.restored, "kept_newer": result.kept_newer, "expired": result.expired,
         "failed": failed,
+    }
+
+
+def family_row(family: FamilyReport) -> Mapping[str, object]:
+    """For FAMILY_COLUMNS."""
+    return {
+        "family": family.family, "keys": family.keys, "MB": f"{family.bytes / 1e6:.2f}",
+        "holds": " ".join(filter(None, (family.codec or "?", family.dtype, family.shape))), "ghosts": family.ghosts,
+        "reasons": ", ".join(f"{name} {count}" for name, count in family.reasons.items()) or "-",
+    }
+
+
+def key_row(item: CacheKey, plan: Plan) -> Mapping[str, object]:
+    """For KEY_COLUMNS."""
+    return {
+        "db": item.db, "key": item.key or f"hex:{item.key_hex}", "bytes": item.bytes,
+        "why": ", ".join(item.reasons) + (f" ({item.detail})" if item.detail else ""),
+        "purge": "yes" if item in plan.keys else "no" if item.include is None else f"--include {item.include}",
     }

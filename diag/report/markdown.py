@@ -1,42 +1,200 @@
-"""The report as Markdown that pastes into a ticket: verdict, proof, what to do, what was ruled out, what is missing."""
+"""The report as Markdown that pastes into a ticket: verdict, proof, what to do, what was ruled out, what is missing.
 
-from pathlib import Path
+Text of the evidence stands in code spans and fences only: there it is no mention, link, image, table, HTML or emoji on
+any of GitHub, GitLab and Jira. Nothing here needs HTML.
+"""
 
+import functools
+import re
+from collections.abc import Sequence
+from importlib import resources
+
+from jinja2.environment import TemplateModule
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from diag.model import Diagnosis
+from diag.model import Diagnosis, RuleResult
 from diag.report import words
+from diag.report.inert import command, inert
+from diag.report.words import Sentence
 
-TEMPLATE = Path(__file__).with_name("report.md.j2")
-ESCAPES = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
+MAX_CHARS = 60_000
+"""A GitHub issue holds 65,536 characters; the rest is for what a person adds."""
+MAX_TEXT_CHARS = 600
+MAX_SENTENCES = 40
+MAX_COMMAND_CHARS = 4_000
+MAX_LISTED = 20
+SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~$&"})
+# @user, #123, GH-1, and of GitLab !12 &3 ~label %milestone $4, https://…, www.… and :smile: become links or pictures after Markdown has been read
+LIVE = re.compile(
+    r"(?<=[@#!&~%$])(?=\w)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
+)
+ZERO_WIDTH_SPACE = "\u200b"
+# 1. step / - point / ```sh / ### heading / `code` / **bold** / *emphasis*: all of Markdown that a runbook may use
+LINE = re.compile(r"(?P<indent> *)(?P<marker>(?:[-*]|\d{1,3}\.) +)?(?P<rest>.*)")
+FENCE = re.compile(r" *(`{3,}|~{3,})[^`]*")
+HEADING = re.compile(r"#{1,6} +(.*)")
+INLINE = re.compile(
+    r"(?P<ticks>`+)(?P<code>[^`]+)(?P=ticks)(?!`)|\*\*(?P<bold>[^*`]+)\*\*|(?<!\w)\*(?P<stress>[^*`\s][^*`]*)\*(?!\w)"
+)
+BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """Diagnosis -> Markdown text."""
-    environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"md": escaped, "code": code, "inert": words.inert}
-    good, total, gaps = words.collectors(diagnosis)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        d=diagnosis, headline=words.headline(diagnosis), origin=words.origin(diagnosis), because=words.because, ruled_out=words.ruled_out(diagnosis),
-        missing=words.missing(diagnosis), footer=words.footer(diagnosis), side_effects=words.side_effects(diagnosis),
-        good=good, total=total, gaps=gaps, sources=_sources,
+    """Diagnosis -> Markdown of at most 60,000 characters; what had to be left out is said at the end."""
+    body = [_part("finding", diagnosis, result, number) for number, result in enumerate(diagnosis.findings, 1)]
+    missing, ruled_out = words.missing(diagnosis), words.ruled_out(diagnosis)
+    for name, found in (("still_open", diagnosis.inconclusive), ("missing", missing), ("ruled_out", ruled_out)):
+        body += [_part(name, found)] if found else []
+    head = _part("head", *words.headline(diagnosis), words.origin(diagnosis), words.notes(diagnosis))
+    tail = _part(
+        "collected",
+        words.footer(diagnosis)[0],
+        words.collectors(diagnosis)[2][:MAX_LISTED],
+        words.side_effects(diagnosis),
+        _listed(diagnosis, "dropped"),
+        _listed(diagnosis, "unrecognised"),
+        words.sharing(diagnosis),
     )
+    return _bounded(head, body, tail, words.report_command(diagnosis))
 
 
-def escaped(value: object) -> str:
-    """Evidence text as literal Markdown text: no markup, no HTML, no mention."""
-    return words.inert(value).translate(ESCAPES).replace("@", "@\u200b").replace("\n", " ")
+@functools.cache
+def _macros() -> TemplateModule:
+    environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {
+        "md": escaped, "code": code, "fence": fence, "runbook": runbook,
+        "because": words.because, "why": _why, "untold": _untold, "reason": words.reason,
+    }
+    source = resources.files("diag.report").joinpath("report.md.j2").read_text(encoding="utf-8")
+    return environment.from_string(source).make_module()
 
 
-def code(value: object) -> str:
-    """Evidence text as inline code, whatever back-ticks it holds."""
-    text = words.inert(value).replace("\n", " ")
-    longest = max((len(run) for run in text.replace("`", " ` ").split() if set(run) == {"`"}), default=0)
-    fence = "`" * (max(longest, text.count("`")) + 1)
-    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"
+def _part(name: str, *values: object) -> str:
+    """One macro of the template, with single blank lines."""
+    return BLANK_LINES.sub("\n\n", str(getattr(_macros(), name)(*values))).strip("\n") + "\n"
 
 
-def _sources(signal: object, limit: int = 5) -> list[str]:
-    rows = getattr(signal, "rows", ())
-    found = [f"{row.get('bundle') + ':' if row.get('bundle') else ''}{row['source']}" for row in rows if row.get("source")]
-    return list(dict.fromkeys(found))[:limit]
+def _why(result: RuleResult) -> list[Sentence]:
+    return words.told_in_full(result)[:MAX_SENTENCES]
+
+
+def _untold(result: RuleResult) -> list[str]:
+    """Evidence that has no line of its own."""
+    more = len(words.told_in_full(result)) - MAX_SENTENCES
+    left_out = [f"{more} further sentences in the JSON report"] if more > 0 else []
+    return left_out + [text for signal in result.held() if (text := words.untold(signal))]
+
+
+def _listed(diagnosis: Diagnosis, what: str) -> list[str]:
+    names = words.names(diagnosis, what)
+    more = len(names) - MAX_LISTED
+    return [*names[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])]
+
+
+def escaped(value: object, limit: int = MAX_TEXT_CHARS) -> str:
+    """Any text as literal Markdown text on one line: no markup, no HTML, no link, no mention, no emoji."""
+    text = inert(" ".join(str(value).split()) if value is not None else None, limit)
+    return LIVE.sub(ZERO_WIDTH_SPACE, text).translate(SPECIAL)
+
+
+def code(value: object, limit: int = MAX_TEXT_CHARS) -> str:
+    """Text of the evidence as a code span on one line, whatever back-ticks it holds."""
+    text = inert(value, limit) or "(empty)"
+    fence_ = "`" * (_longest_ticks(text) + 1)
+    pad = " " if text[0] in "` " or text[-1] in "` " else ""
+    return f"{fence_}{pad}{text}{pad}{fence_}"
+
+
+def fence(value: str, indent: int = 0) -> str:
+    """A command as a fenced block: exactly as it is to be typed, on one line."""
+    if len(value) > MAX_COMMAND_CHARS:
+        return f"{' ' * indent}*{len(value)} characters long: see the JSON report.*"
+    return _fenced([command(value)], "sh", indent)
+
+
+def _fenced(lines: Sequence[str], language: str, indent: int) -> str:
+    ticks = "`" * max(3, _longest_ticks("\n".join(lines)) + 1)
+    return "\n".join(" " * indent + line for line in (ticks + language, *lines, ticks))
+
+
+def _longest_ticks(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def runbook(text: str) -> str:
+    """A runbook with only lists, bold, emphasis, code and fences left of its Markdown: evidence may stand in it."""
+    shown: list[str] = []
+    block: list[str] | None = None
+    closing = ""
+    for raw in text.splitlines():
+        opened = FENCE.fullmatch(raw)
+        if block is None and opened:
+            block, closing, indent = [], opened.group(1), min(len(raw) - len(raw.lstrip(" ")), 12)
+        elif block is None:
+            shown.append(_runbook_line(raw))
+        elif raw.strip() == closing:
+            shown.append(_fenced(block, "", indent))
+            block = None
+        else:
+            block.append(inert(raw[indent:] if not raw[:indent].strip() else raw, MAX_TEXT_CHARS))
+    return "\n".join([*shown, *([_fenced(block, "", indent)] if block is not None else [])])
+
+
+def _runbook_line(raw: str) -> str:
+    found = LINE.fullmatch(inert(raw, MAX_TEXT_CHARS))
+    if found is None:
+        return escaped(raw)
+    rest = found["rest"]
+    heading = HEADING.fullmatch(rest)
+    body = f"**{escaped(heading.group(1))}**" if heading else _inline(rest)
+    return f"{found['indent'][:12]}{(found['marker'] or '').rstrip()}{' ' if found['marker'] else ''}{body}".rstrip()
+
+
+def _inline(text: str) -> str:
+    """Code, bold and emphasis as they are meant; everything else as literal text."""
+    parts, end = [], 0
+    for found in INLINE.finditer(text):
+        parts.append(_literal(text[end : found.start()]))
+        parts.append(_kept(found))
+        end = found.end()
+    return "".join([*parts, _literal(text[end:])])
+
+
+def _kept(found: re.Match[str]) -> str:
+    if found["code"]:
+        return code(found["code"].strip())
+    return f"**{escaped(found['bold'])}**" if found["bold"] else f"*{escaped(found['stress'])}*"
+
+
+def _literal(text: str) -> str:
+    """`escaped`, with the blanks at both ends kept."""
+    body = text.strip(" ")
+    return f"{' ' if text[:1] == ' ' else ''}{escaped(body)}{' ' if text[-1:] == ' ' and body else ''}" if text else ""
+
+
+def _bounded(head: str, body: Sequence[str], tail: str, everything: str) -> str:
+    """All parts if they fit; else whole lines of the body up to the limit, a note, and the tail."""
+    whole = "\n".join([head, *body, tail])
+    if len(whole) <= MAX_CHARS:
+        return whole
+    note = f"**Cut:** the whole report has {len(whole)} characters. All of it:\n\n{fence(f'{everything} -f json')}\n"
+    room = MAX_CHARS - len(head) - len(tail) - len(note) - 200
+    return "\n".join([head, _cut("\n".join(body), room), note, tail])
+
+
+def _cut(text: str, room: int) -> str:
+    """Whole lines of Markdown; a fence that would be cut is left out."""
+    kept: list[str] = []
+    safe, ticks = 0, ""
+    for line in text.splitlines():
+        room -= len(line) + 1
+        if room < 0:
+            return "\n".join(kept[:safe]) + "\n"
+        kept.append(line)
+        opened = FENCE.fullmatch(line)
+        if not ticks and opened:
+            ticks = opened.group(1)
+        elif ticks and line.strip() == ticks:
+            ticks = ""
+        safe = safe if ticks else len(kept)
+    return text

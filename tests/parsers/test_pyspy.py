@@ -141,7 +141,7 @@ def test_process_tree_in_one_text() -> None:
     "prefix",
     [
         "sglang-1  | ", "[pod/vllm-0/server] ", "2026-11-30T06:00:01.123456789Z ", "2026-11-30T06:00:01.1Z stderr F ",
-        "Nov 30 06:00:01 gpu-12 vllm[88]: ", "(EngineCore_0 pid=88) ", "\x1b[36m(EngineCore pid=88)\x1b[0;0m ", "[2026-11-30 06:00:01 TP0] ",
+        "Nov 30 06:00:01 gpu-12 vllm[88]: ", "(EngineCore_0 pid=88) ", "\x1b[36m(EngineCore pid=88)\x1b[0;0m ",
         "sglang-1  | 2026-11-30T06:00:01Z ",
     ],
 )

@@ -1,0 +1,214 @@
+"""What the documents say is true: examples run, tables are complete, nothing names the machine it was written on."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import diag
+from diag import cli, collectors, rules
+from tests.conftest import ROOT, SAMPLES
+from tests.live.run import llmdiag
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = ("README.md", "rules/README.md", "samples/README.md")
+NOT_RUN = {"llmdiag snapshot 4121": "needs a hung service with that pid; tests/live takes snapshots of real ones"}
+
+
+def commands(group: click.Group = cli.cli, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command below `llmdiag`: its words, and itself."""
+    for name, command in sorted(group.commands.items()):
+        yield (*before, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
+
+
+def section(title: str) -> str:
+    """The text below a `## title` of the README."""
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def table(text: str) -> list[list[str]]:
+    """Rows of the first Markdown table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+def code(text: str) -> Iterator[str]:
+    """Lines of code: indented after an empty line, or fenced as sh."""
+    fence, indented, before = None, False, ""
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fence = line[3:] if fence is None else None
+        elif fence is not None:
+            if fence == "sh":
+                yield line
+        else:
+            indented = line.startswith("    ") and (indented or not before.strip())
+            if indented:
+                yield line[4:]
+        before = line
+
+
+def examples() -> list[tuple[str, int]]:
+    """Every example and the exit code that its comment gives, 0 without one."""
+    found = []
+    for name in DOCUMENTS:
+        for line in code((ROOT / name).read_text(encoding="utf-8")):
+            command, _, comment = line.partition(" #")
+            if command.startswith("llmdiag "):
+                said = re.search(r"exit (\d)", comment)
+                found.append((command.strip(), int(said[1]) if said else 0))
+    return found
+
+
+def test_the_examples_were_found() -> None:
+    assert len(examples()) > len(NOT_RUN)
+    assert set(NOT_RUN) <= {command for command, _ in examples()}, "an example that is not there needs no reason"
+
+
+@pytest.mark.parametrize(("example", "exit_code"), [(e, c) for e, c in examples() if e not in NOT_RUN])
+def test_an_example_runs_as_written(example: str, exit_code: int) -> None:
+    said = llmdiag(*shlex.split(example)[1:], cwd=ROOT)
+    assert said.code == exit_code, said.err
+    assert said.out.strip()
+
+
+def test_the_first_line_is_as_shown() -> None:
+    shown = re.search(r"```text\n(.+)\n```", README)
+    assert shown
+    first = llmdiag("analyze", str(SAMPLES / "ghost-key-retry-loop" / "incident.zip")).out.splitlines()[0]
+    assert re.sub(r"[0-9a-f]{32}", "*", first) == re.sub(r"[0-9a-f]{32}", "*", shown[1])
+
+
+def test_the_table_of_commands_is_complete() -> None:
+    written: set[tuple[str, ...]] = set()
+    for row in table(section("Commands")):
+        for call in re.findall(r"`llmdiag ([^`]+)`", row[0]):
+            words = [word for word in call.split() if re.fullmatch(r"[a-z-]+(\\\|[a-z]+)*", word) and not word.startswith("-")]
+            name = words[0]
+            rest = words[1].split("\\|") if len(words) > 1 and isinstance(cli.cli.commands.get(name), click.Group) else []
+            written |= {(name,), *((name, word) for word in rest)}
+    assert written == {words for words, _ in commands()}
+
+
+def test_which_commands_print_json_is_said() -> None:
+    without = {
+        " ".join(words) for words, command in commands()
+        if not isinstance(command, click.Group)
+        and not any(isinstance(p.type, click.Choice) and "json" in p.type.choices and "-f" in p.opts for p in command.params)
+    }
+    said = re.search(r"All but (.+?) take `-f json`", section("Commands"))
+    assert said
+    assert set(re.findall(r"`([^`]+)`", said[1])) == without
+
+
+def test_every_exit_code_is_said() -> None:
+    codes = table(section("Commands"))[0][2]
+    for name, number in cli.EXIT.items():
+        assert f"{number} {name}" in codes
+    assert f"{cli.ERROR} usage or error" in codes
+
+
+def test_every_collector_is_said() -> None:
+    written = [name for row in table(section("What happens in a snapshot")) for name in re.findall(r"`([a-z]+)`", row[0])]
+    assert sorted(written) == sorted(module.NAME for module in collectors.discover())
+
+
+def test_the_table_of_rules_is_complete() -> None:
+    written = [row[0].strip("`") for row in table(section("Rules"))]
+    assert sorted(written) == sorted(rule.id for rule in rules.load(rules.shipped()))
+
+
+def test_what_the_layout_names_exists() -> None:
+    block = "\n".join(code(section("Layout")))
+    folders, files = re.findall(r"(?:^|\s|,)([a-z_]+(?:/[a-z_]+)*/?)(?=\s{2}|,)", block, re.M), re.findall(r"\b\w+\.py\b", block)
+    folders = [name for name in folders if name.endswith("/")]
+    assert "diag/" in folders
+    assert [name for name in folders if not ((ROOT / name).is_dir() or (ROOT / "diag" / name).is_dir())] == []
+    assert [name for name in files if not (ROOT / "diag" / name).is_file()] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_and_make_targets_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#:]+)\)", text) if not ((ROOT / name).parent / link).exists()]
+    assert links == []
+    made = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"(?:^    |`)make ([a-z]+)", text, re.M)) <= made
+
+
+def test_every_sample_folder_is_said() -> None:
+    text = (SAMPLES / "README.md").read_text(encoding="utf-8")
+    written = sorted(row[0].strip("`") for row in table(text))
+    assert written == sorted(path.parent.name for path in SAMPLES.glob("*/sample.toml"))
+
+
+@pytest.mark.parametrize("words", [(), *(words for words, _ in commands())], ids=" ".join)
+def test_help_fits_80_columns(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli.cli, [*words, "--help"], terminal_width=80)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0].startswith("Usage: ")
+    assert [line for line in lines if len(line) > 80] == []
+    about = dict(commands())[words].help if words else cli.cli.help
+    assert about, f"llmdiag {' '.join(words)} does not say what it does"
+
+
+def test_the_changelog_has_an_unreleased_section() -> None:
+    newest = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert newest
+    assert newest[1] == f"{diag.__version__} (unreleased)"
+
+
+# Home, build and environment folders of a machine; /proc/PID/root/… is none.
+MACHINE = re.compile(rb"(?<![\w.>}])/(?:work|root)/|/tmp/ven[v]\b")
+REGISTRY = re.compile(rb"pypi[.](?:org|io|python)|pythonhoste[d]|index-ur[l]")
+
+
+def repository_files() -> list[Path]:
+    """Files that git knows or would take."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    found = [ROOT / name for name in listed.decode().split("\0") if name]
+    return [path for path in found if path.is_file()]
+
+
+def texts(path: Path) -> Iterator[tuple[str, bytes]]:
+    """A file, or the files inside a bundle, each with its name."""
+    name = path.relative_to(ROOT).as_posix()
+    if path.suffix != ".zip":
+        yield name, path.read_bytes()
+        return
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            yield f"{name}/{member}", archive.read(member)
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    """A record that does was not made with `make resample`."""
+    found = [
+        f"{name}: {hit[0].decode()}" for path in repository_files() for name, data in texts(path)
+        for pattern in (MACHINE, REGISTRY) if (hit := pattern.search(data))
+    ]
+    assert found == []
+
+
+def test_every_dependency_says_why() -> None:
+    """A comment on the line of each."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    wanted = [*project["dependencies"], *(item for items in project["optional-dependencies"].values() for item in items)]
+    silent = [item for item in wanted if not item.startswith("llmdiag[") and not re.search(rf'^  "{re.escape(item)}",\s*# \S', text, re.M)]
+    assert silent == []
