@@ -1,6 +1,7 @@
 """Paths -> diagnoses: load the evidence of each capture, run the rules, say who was looked at. Pure but for reading."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,16 +10,15 @@ from diag.collectors import Collector
 from diag.evidence import Evidence, Extras
 from diag.model import Diagnosis
 from diag.rules import Rule
-from diag.sources import Source, sources_of
+from diag.sources import Dates, Source, sources_of
 
 
-def analyse(paths: Sequence[Path], rules: Sequence[Rule], extras: Extras | None = None) -> list[Diagnosis]:
+def analyse(paths: Sequence[Path], rules: Sequence[Rule], extras: Extras | None = None, dates: Dates | None = None) -> list[Diagnosis]:
     """One Diagnosis per capture, in order of time. Bundles of different hosts are one incident and judged together."""
     extras = extras or Extras()
     collectors = evidence.collectors_of(extras)
-    found = sources_of(list(paths), collectors)
-    shown = " ".join(str(path) for path in paths)
-    return [_one(group, rules, collectors, extras, shown) for group in captures(found)]
+    found = sources_of(list(paths), collectors, dates)
+    return [_one(group, rules, collectors, extras, paths) for group in captures(found)]
 
 
 def captures(sources: Sequence[Source]) -> list[list[Source]]:
@@ -44,17 +44,17 @@ def best(diagnoses: Sequence[Diagnosis]) -> Diagnosis:
     return min(reversed(list(diagnoses)), key=lambda item: order[item.verdict])
 
 
-def subject_of(loaded: Evidence, rules: Sequence[Rule], shown: str) -> dict[str, object]:
+def subject_of(loaded: Evidence, rules: Sequence[Rule], paths: Sequence[Path]) -> dict[str, object]:
     """Who was looked at, for the head of a report."""
     manifests = [source.manifest for source in loaded.sources if source.manifest is not None]
     roles = loaded.connection.cursor().execute(
-        "SELECT role, count(DISTINCT pid) FROM processes GROUP BY role ORDER BY min(pid)"
+        "SELECT role, count(DISTINCT pid) FROM process_roles GROUP BY role ORDER BY min(pid)"
     ).fetchall()
     hosts = sorted({source.host for source in loaded.sources} - {"unknown"})
     return {
         "tool_version": __version__,
         "bundle": ", ".join(source.name for source in loaded.sources),
-        "path": shown,
+        "path": shlex.join(map(str, paths)),
         "hosts": ", ".join(hosts) or None,
         "pid": manifests[0].target.get("pid") if manifests else None,
         "tree": ", ".join(f"{count} {role}" if count > 1 else str(role) for role, count in roles) or None,
@@ -68,11 +68,11 @@ def subject_of(loaded: Evidence, rules: Sequence[Rule], shown: str) -> dict[str,
     }
 
 
-def _one(group: Sequence[Source], rules: Sequence[Rule], collectors: Sequence[Collector], extras: Extras, shown: str) -> Diagnosis:
+def _one(group: Sequence[Source], rules: Sequence[Rule], collectors: Sequence[Collector], extras: Extras, paths: Sequence[Path]) -> Diagnosis:
     loaded = evidence.load(group, collectors, extras)
-    subject = subject_of(loaded, rules, shown)
+    subject = subject_of(loaded, rules, paths)
     pid = subject["pid"]
-    context = {"bundle": shown, **({} if pid is None else {"pid": str(pid)})}
+    context = {"bundle": str(paths[0]), **({} if pid is None else {"pid": str(pid)})}
     return engine.diagnose(loaded, rules, context, subject)
 
 

@@ -108,17 +108,40 @@ def _artefact(name: str, collector: str, data: bytes) -> Artefact:
 def _read_folder(folder: Path) -> Bundle:
     finished = folder / "manifest.json"
     manifest = manifests.decode(manifests.content(finished, manifests.MAX_MEMBER_BYTES), str(finished)) if finished.is_file() else manifests.from_journal(folder)
+    if len(manifest.artefacts) > MAX_MEMBERS or sum(max(entry.bytes, 0) for entry in manifest.artefacts) > MAX_TOTAL_BYTES:
+        raise BundleError(f"{folder} says that it holds more than {MAX_MEMBERS} artefacts or {MAX_TOTAL_BYTES >> 30} GiB", hint="this is not a bundle that llmdiag wrote")
     artefacts = []
     dropped = list(manifest.dropped)
     for entry in manifest.artefacts:
-        place = folder / manifests.safe_member(entry.path)
-        if any(parent.is_symlink() for parent in (place, *place.parents) if parent != folder and folder in parent.parents):
-            raise BundleError(f"{place} is a link", hint="this is not a bundle that llmdiag wrote")
-        data = manifests.content(place, entry.bytes + 1) if place.is_file() else b""
+        data = _in_folder(folder, entry)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             if finished.is_file():
                 _verify(folder, entry, data)
             dropped.append(entry.path)
             continue
         artefacts.append(_artefact(entry.path, entry.collector, data))
-    return Bundle(folder.name, msgspec.structs.replace(manifest, dropped=tuple(dropped)), tuple(artefacts))
+    return Bundle(folder.name, _without(manifest, dropped), tuple(artefacts))
+
+
+def _in_folder(folder: Path, entry: Entry) -> bytes:
+    """Bytes of one artefact, no more than one above its size; empty when it is not there."""
+    place = folder / manifests.safe_member(entry.path)
+    try:
+        if any(parent.is_symlink() for parent in (place, *place.parents) if parent != folder and folder in parent.parents):
+            raise BundleError(f"{place} is a link", hint="this is not a bundle that llmdiag wrote")
+        return manifests.content(place, max(entry.bytes, 0) + 1) if place.is_file() else b""
+    except OSError as error:
+        raise BundleError(f"cannot read {place}: {error.strerror}", hint="check its permissions") from error
+
+
+def _without(manifest: Manifest, dropped: list[str]) -> Manifest:
+    """The manifest with what was dropped: a collector that lost an artefact has not read everything, whatever it said itself."""
+    owners = {entry.path: entry.collector for entry in manifest.artefacts}
+    runs = dict(manifest.collectors)
+    for path in dropped:
+        name = owners.get(path)
+        run = runs.get(name) if name is not None else None
+        if name is not None and run is not None:
+            reason = f"{path} is damaged and was left out; collect again"
+            runs[name] = msgspec.structs.replace(run, status="partial", reason=run.reason or reason)
+    return msgspec.structs.replace(manifest, dropped=tuple(dropped), collectors=runs)

@@ -3,10 +3,12 @@
 Heavy imports happen inside the commands, so that `--help` stays fast.
 """
 
+import io
 import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,8 @@ EXIT = {"clear": 0, "matched": 1, "inconclusive": 3}
 ERROR = 2
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+DATE = click.option("--date", metavar="YYYY[-MM-DD]", help="When loose logs that print no year begin.")
+ZONE = click.option("--tz", metavar="ZONE", help="Zone of loose logs that print none: UTC, +02:00, Europe/Berlin.")
 RULES = click.option("--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use the rules of this folder.")
 
 
@@ -86,6 +90,7 @@ def snapshot(pid: int, output: Path | None, form: str, rules_dir: Path | None, d
     archive = output if output is not None else Path(f"{snapshot.default_name(pid)}.zip")
     if archive.suffix != ".zip":
         archive = archive.with_name(archive.name + ".zip")
+    threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
     with terminal.progress(f"snapshot of pid {pid}") as progress:
         bundle, interrupted = snapshot.take(
             pid, options, archive, collectors, redactor=Redactor(enabled=not no_redact), progress=progress,
@@ -101,15 +106,17 @@ def snapshot(pid: int, output: Path | None, form: str, rules_dir: Path | None, d
 @cli.command()
 @PATHS
 @click.option("--explain", metavar="RULE", help="Why this rule matched or did not.")
+@DATE
+@ZONE
 @RULES
 @terminal.format_option("text", "md", "json")
-def analyze(paths: tuple[Path, ...], explain: str | None, rules_dir: Path | None, form: str) -> None:
+def analyze(paths: tuple[Path, ...], explain: str | None, date: str | None, tz: str | None, rules_dir: Path | None, form: str) -> None:
     """Diagnose bundles, bundle folders or loose evidence files, in any mix.
 
     Exit: 0 clear, 1 matched, 2 error, 3 inconclusive.
     """
     with terminal.progress("analysing"):
-        diagnoses = _analyse(paths, rules_dir)
+        diagnoses = _analyse(paths, rules_dir, date, tz)
     if explain is not None:
         _explain(diagnoses, explain, form)
     else:
@@ -120,15 +127,17 @@ def analyze(paths: tuple[Path, ...], explain: str | None, rules_dir: Path | None
 @cli.command()
 @PATHS
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report to this file.")
+@DATE
+@ZONE
 @RULES
 @terminal.format_option("text", "md", "json")
-def report(paths: tuple[Path, ...], output: Path | None, rules_dir: Path | None, form: str) -> None:
+def report(paths: tuple[Path, ...], output: Path | None, date: str | None, tz: str | None, rules_dir: Path | None, form: str) -> None:
     """A full runbook report to attach to a ticket.
 
     Exit: 0 clear, 1 matched, 2 error, 3 inconclusive.
     """
     with terminal.progress("analysing"):
-        diagnoses = _analyse(paths, rules_dir)
+        diagnoses = _analyse(paths, rules_dir, date, tz)
     if output is None:
         _show(diagnoses, form, full=True)
     else:
@@ -258,15 +267,48 @@ def demo(rule: str, no_ghost: bool, keep: Path | None, dry_purge: bool) -> None:
     for number, step in enumerate(demos.run(name, demos.Settings(ghost=not no_ghost, purge=not dry_purge, keep=keep)), 1):
         console.print(f"[bold cyan]{number:>2}[/bold cyan] [bold]{_markup(step.title)}[/bold]")
         for line in step.seen.splitlines():
-            console.print(f"   {_markup(line)}", soft_wrap=True)
+            console.print(f"   {line}", markup=False, soft_wrap=True)
 
 
-def _analyse(paths: Sequence[Path], rules_dir: Path | None) -> "list[Diagnosis]":
+def _warm_up() -> None:
+    """Load during the window what the analysis needs after it: the person waits for both."""
+    import duckdb
+    import pandas as pd
+
+    pd.DataFrame({"a": [1]})
+    duckdb.connect(":memory:").close()
+
+
+def _analyse(paths: Sequence[Path], rules_dir: Path | None, date: str | None = None, tz: str | None = None) -> "list[Diagnosis]":
     from diag import analysis, jail, rules
+    from diag.sources import Dates
 
+    dates = Dates(None if date is None else _year(date), tz)
     if rules_dir is not None and not analysis.is_own(rules_dir, rules.shipped()):
-        return jail.analyse(paths, rules_dir)
-    return analysis.analyse(paths, rules.load(rules.shipped()))
+        diagnoses = jail.analyse(paths, rules_dir, dates)
+    else:
+        diagnoses = analysis.analyse(paths, rules.load(rules.shipped()), dates=dates)
+    _say_if_blind(diagnoses)
+    return diagnoses
+
+
+def _say_if_blind(diagnoses: "list[Diagnosis]") -> None:
+    """An empty folder, or one full of something else, is not a service in good health."""
+    if any(item.status != "skipped" for diagnosis in diagnoses for item in diagnosis.collected):
+        return
+    names = [str(name) for diagnosis in diagnoses for name in diagnosis.subject.get("unrecognised") or ()]  # type: ignore[attr-defined]
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    what = f"not recognised: {listed}" if names else "there is no file in it"
+    terminal.note(terminal.printable(f"nothing could be looked at: {what}; give bundles, /metrics texts, engine logs, py-spy dumps, ps, top, ss, dmesg"))
+
+
+def _year(date: str) -> int:
+    import re
+
+    found = re.fullmatch(r"(\d{4})(-\d\d-\d\d)?", date)
+    if found is None:
+        raise BadInput(f"--date {date}: not a date", hint="give YYYY or YYYY-MM-DD")
+    return int(found[1])
 
 
 def _show(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> None:
@@ -366,10 +408,15 @@ cli.add_command(restore_cache)
 def main() -> None:
     """Entry point: every expected error becomes two lines on stderr and exit code 2."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a Latin-1 terminal, or a file name that is no text, is no reason to crash
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli.main(standalone_mode=True)
     except LlmdiagError as error:
-        sys.stderr.write(f"error: {error}\n")
+        terminal.note(f"error: {terminal.printable(str(error))}")
+        sys.exit(ERROR)
+    except MemoryError:
+        terminal.note("error: the evidence needs more memory than this process may have\n  give less of it at a time, or raise the limit")
         sys.exit(ERROR)
     except BrokenPipeError:
         sys.exit(ERROR)

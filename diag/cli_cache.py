@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from diag.cache.purge import Plan, PurgeResult
     from diag.cache.restore import RestoreResult
 
-PAUSE_S = 1.0
 SHOWN = 10
 FAMILIES_SHOWN = 30
 
@@ -35,10 +34,11 @@ FAMILIES_SHOWN = 30
 @click.option("--marker", "markers", multiple=True, help="A further text that marks a placeholder.")
 @click.option("--max-keys", type=click.IntRange(0), default=10_000, show_default=True, help="Refuse to purge more.")
 @click.option("--backup", "backup_path", type=click.Path(path_type=Path, dir_okay=False), help="Where the backup goes.")
+@click.option("--pause", "pause_s", type=click.FloatRange(0, 3600), default=1.0, show_default=True, help="Seconds until keys are read again before they go; those that changed stay.")
 @terminal.format_option("text", "json")
 def scan_cache(
     target: str | None, purging: bool, yes: bool, force: bool, include: tuple[str, ...], keys_from: Path | None, pattern: str | None,
-    markers: tuple[str, ...], max_keys: int, backup_path: Path | None, form: str,
+    markers: tuple[str, ...], max_keys: int, backup_path: Path | None, pause_s: float, form: str,
 ) -> None:
     """Find ghost keys in a Redis or Valkey server; with --purge delete them, backup first.
 
@@ -59,11 +59,13 @@ def scan_cache(
         if form == "text":
             _show(result, plan)
         if purging:
-            done = _purge(client, plan, backup_path, yes=yes, force=force)
+            done = _purge(client, plan, backup_path, yes=yes, force=force, pause_s=pause_s)
         if done is not None and done.error is None:
             left = named.ghosts_again(client, shown, plan.keys, markers=texts)
     except (KeyboardInterrupt, click.Abort) as error:
-        raise LlmdiagError("interrupted: nothing was deleted" if done is None else "interrupted after the purge") from error
+        if done is None:
+            raise LlmdiagError("interrupted: nothing was deleted") from error
+        raise LlmdiagError(f"interrupted after {done.deleted} keys were deleted", hint=_undo(done, shown)) from error
     finally:
         client.close()
     if form == "json":
@@ -174,7 +176,7 @@ def _show(result: "ScanResult", plan: "Plan") -> None:
         terminal.out_line("no ghosts")
 
 
-def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: bool, force: bool) -> "PurgeResult | None":
+def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: bool, force: bool, pause_s: float) -> "PurgeResult | None":
     """None: a person said no."""
     from diag.cache import backup, purge
 
@@ -186,7 +188,7 @@ def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: boo
         if not yes and not click.confirm(f"Delete {len(plan.keys)} keys ({plan.bytes} bytes) after a backup to {path}?", err=True):
             terminal.note("nothing was deleted")
             return None
-    return purge.purge(client, plan, path, force=force, pause_s=PAUSE_S)
+    return purge.purge(client, plan, path, force=force, pause_s=pause_s)
 
 
 def _show_done(done: "PurgeResult", left: int | None, shown: str) -> None:
@@ -197,7 +199,11 @@ def _show_done(done: "PurgeResult", left: int | None, shown: str) -> None:
     if left:
         terminal.out_line(f"note: {left} of them are ghosts now: kept, or written anew")
     if done.backup is not None:
-        terminal.out_line(f"undo: {shlex.join(['llmdiag', 'restore-cache', done.backup, shown])}")
+        terminal.out_line(_undo(done, shown))
+
+
+def _undo(done: "PurgeResult", shown: str) -> str:
+    return f"undo: {shlex.join(['llmdiag', 'restore-cache', done.backup or '-', shown])}"
 
 
 def _show_restored(result: "RestoreResult") -> None:

@@ -4,6 +4,7 @@ Cause, key and healing come from `snapshot --format json` and from HTTP, never f
 nothing planted the demo ends clear, and a purge that does not delete makes it fail.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from diag.errors import BadInput, LlmdiagError
 
 WORKERS = 2
 ANSWER_S = 30.0
+LAB_NEEDS = ("aiohttp", "cachetools")
 
 
 class DemoFailed(LlmdiagError):
@@ -55,6 +57,8 @@ def find(name: str) -> str:
 
 def run(rule: str, settings: Settings) -> Iterator[Step]:
     """The steps of a demo, as they happen. Raises DemoFailed; leaves no process behind."""
+    if missing := [name for name in LAB_NEEDS if importlib.util.find_spec(name) is None]:
+        raise DemoFailed(f"the lab needs {' and '.join(missing)}", hint="pip install 'llmdiag[demo]' brings what a demo needs")
     with tempfile.TemporaryDirectory(prefix="llmdiag-demo-") as folder:
         yield from DEMOS[rule](Path(folder), settings)
 

@@ -196,8 +196,13 @@ def _action(rule: Rule, item: ActionTemplate, values: Mapping[str, object]) -> A
         raise RuleError(f"rules/{rule.id}.toml: action {item.title!r}: no column {error}", hint=f"known: {', '.join(values)}") from error
 
 
+def _one_line(value: object) -> object:
+    """Evidence in a runbook is one line, so that it cannot add steps; NULL prints as "unknown"."""
+    return "unknown" if value is None else " ".join(value.split()) if isinstance(value, str) else value
+
+
 def _runbook(rule: Rule, signals: Sequence[SignalResult], context: Mapping[str, str]) -> dict[str, str]:
-    environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_one_line)
     values = {**_first_rows(signals), **context}
     rows = {signal.id: list(signal.rows[:20]) for signal in signals}
     texts = {}

@@ -5,7 +5,6 @@ CREATE TABLE AS from frames, then views (SQL) and derivations (Python) are compu
 need, and the connection is locked: no files, no settings, no extensions.
 """
 
-import datetime
 import importlib
 import importlib.util
 import pkgutil
@@ -20,8 +19,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 import duckdb
 
 from diag import lineage, parsing
-from diag.collectors import Collector
+from diag.collectors import Collector, hint_of
 from diag.collectors import discover as discover_collectors
+from diag.columns import Misfit, frame, summary
 from diag.errors import BadInput, SqlError
 from diag.model import Collected
 from diag.sources import Source, sources_of
@@ -29,8 +29,6 @@ from diag.tables import Column, Table, merged
 
 if TYPE_CHECKING:
     import pandas as pd
-
-DTYPES = {"VARCHAR": "object", "BIGINT": "Int64", "DOUBLE": "float64", "BOOLEAN": "boolean", "TIMESTAMP": "datetime64[us]"}
 
 
 class Derivation(Protocol):
@@ -126,7 +124,7 @@ class Evidence:
             yield from (column.name for column, count in zip(columns, row[1:], strict=True) if count == 0)
 
 
-def open_paths(paths: Sequence[str | Path], *, extras: Extras | None = None, zone: str | None = None) -> Evidence:
+def open_paths(paths: Sequence[str | Path], *, extras: Extras | None = None) -> Evidence:
     """Bundles, bundle folders and loose files in any mix -> evidence."""
     extras = extras or Extras()
     collectors = collectors_of(extras)
@@ -147,12 +145,12 @@ def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Ext
     connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
     columns: dict[str, Mapping[str, Column]] = {name: {column.name: column for column in table.columns} for name, table in tables.items()}
     bases: dict[str, frozenset[str]] = {name: frozenset({name}) for name in tables}
-    rows["collected"] = [parsing.origin_of(None) | {"collector": c.collector, "table_name": c.table_name, "status": c.status, "reason": c.reason, "source": f"manifest#{c.collector}"} for c in collected]
-    for name, table in tables.items():
-        _create(connection, table, rows.get(name, []))
+    misfits = {name: _create(connection, table, rows.get(name, [])) for name, table in tables.items()}
+    collected = [*collected, *_unfit(misfits, collectors)]
+    _create(connection, tables["collected"], [_line(item) for item in collected])
     _compute(connection, columns, bases, extras)
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
-    hints = {table: collector.HINT for collector in collectors for table in collector.FEEDS}
+    hints = {table: hint_of(collector, lambda table: rows.get(table, ())) for collector in collectors for table in collector.FEEDS}
     return Evidence(connection, columns, bases, collected, sources, hints)
 
 
@@ -198,38 +196,35 @@ def _incomplete(collected: Sequence[Collected], tables: set[str]) -> frozenset[s
     return frozenset(table for table in tables if table in bad or table not in good)
 
 
-def _create(connection: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
-    """CREATE TABLE AS from a frame; registered only while it is copied."""
+def _line(item: Collected) -> dict[str, object]:
+    """One row of the table `collected`."""
+    said = {"collector": item.collector, "table_name": item.table_name, "status": item.status, "reason": item.reason}
+    return parsing.origin_of(None) | said | {"source": f"manifest#{item.collector}"}
+
+
+def _unfit(misfits: Mapping[str, Sequence[Misfit]], collectors: Sequence[Collector]) -> Iterator[Collected]:
+    """Values that are none of their column make their table not collected."""
+    feeders = {table: collector.NAME for collector in reversed(collectors) for table in collector.FEEDS}
+    for table, found in misfits.items():
+        if found:
+            yield Collected(feeders.get(table, "unknown"), table, "partial", summary(found))
+
+
+def _create(connection: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[Mapping[str, object]]) -> list[Misfit]:
+    """CREATE OR REPLACE TABLE AS from a frame, registered only while it is copied. Returns what did not fit and is NULL."""
     if not rows:
         columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
-        connection.execute(f'CREATE TABLE "{table.name}" ({columns})')
-        return
-    import pandas as pd
-
+        connection.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({columns})')
+        return []
     stray = {key for row in rows for key in row} - set(table.column_names)
     if stray:
         raise BadInput(f"table {table.name} has no column {', '.join(sorted(stray))}", hint="declare it in diag/tables.py or TABLES")
-    data = {column.name: _series(column, [row.get(column.name) for row in rows]) for column in table.columns}
-    connection.register("incoming", pd.DataFrame(data))
+    incoming, misfits = frame(table, rows)
+    connection.register("incoming", incoming)
     select = ", ".join(f'CAST("{column.name}" AS {column.type}) AS "{column.name}"' for column in table.columns)
-    connection.execute(f'CREATE TABLE "{table.name}" AS SELECT {select} FROM incoming')
+    connection.execute(f'CREATE OR REPLACE TABLE "{table.name}" AS SELECT {select} FROM incoming')
     connection.unregister("incoming")
-
-
-def _series(column: Column, values: list[object]) -> object:
-    import pandas as pd
-
-    if column.type == "TIMESTAMP":
-        times = pd.Series([_naive(value) for value in values], dtype="object")
-        return pd.to_datetime(times, format="ISO8601").astype("datetime64[us]")
-    return pd.Series(values, dtype=DTYPES[column.type])
-
-
-def _naive(value: object) -> object:
-    """Times are UTC without a zone; aware ones are converted."""
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        return value.astimezone(datetime.UTC).replace(tzinfo=None)
-    return value
+    return misfits
 
 
 def _compute(
@@ -298,7 +293,9 @@ def _derive(
     given = module.derive(frames)
     for table in module.GIVES:
         records = cast("list[dict[str, object]]", given[table.name].astype(object).where(given[table.name].notna(), None).to_dict("records")) if table.name in given else []
-        _create(connection, table, records)
+        misfits = _create(connection, table, records)
+        if misfits:
+            raise SqlError(f"derive/{name}.py, table {table.name}: {summary(misfits)}", hint="GIVES and what derive() returns do not agree")
         columns[table.name] = {column.name: column for column in table.columns}
         bases[table.name] = frozenset(base for need in module.NEEDS for base in bases[need])
 

@@ -8,12 +8,15 @@ import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from diag.errors import LlmdiagError, SqlError
 from diag.model import Diagnosis
+from diag.sources import Dates
 
 DEADLINE_S = 60.0
 MEMORY_BYTES = 6 << 30
@@ -36,10 +39,10 @@ def query(paths: Sequence[Path], sql: str, *, deadline_s: float = DEADLINE_S, me
 
 
 def analyse(
-    paths: Sequence[Path], rules: Path, *, deadline_s: float = DEADLINE_S, memory_bytes: int = MEMORY_BYTES
+    paths: Sequence[Path], rules: Path, dates: Dates | None = None, *, deadline_s: float = DEADLINE_S, memory_bytes: int = MEMORY_BYTES
 ) -> list[Diagnosis]:
     """Run a stranger's rules over the evidence in a child."""
-    answer = _run({"do": "analyse", "paths": [str(p) for p in paths], "rules": str(rules)}, deadline_s, memory_bytes)
+    answer = _run({"do": "analyse", "paths": [str(p) for p in paths], "rules": str(rules), "dates": asdict(dates or Dates())}, deadline_s, memory_bytes)
     return msgspec.json.decode(answer, type=list[Diagnosis])
 
 
@@ -63,21 +66,21 @@ def _run(request: Mapping[str, object], deadline_s: float, memory_bytes: int) ->
     raise SqlError(f"the query broke its bounds (memory {memory_bytes >> 20} MiB): {last[0]}", hint="narrow it, or join fewer tables")
 
 
-def _child(request: Mapping[str, object]) -> bytes:
+def _child(request: Mapping[str, Any]) -> bytes:
     from diag import analysis, evidence, rules
 
-    paths = [Path(str(path)) for path in request["paths"]]  # type: ignore[attr-defined]
+    paths = [Path(str(path)) for path in request["paths"]]
     if request["do"] == "analyse":
-        return msgspec.json.encode(analysis.analyse(paths, rules.load(Path(str(request["rules"])))), enc_hook=str)
+        return msgspec.json.encode(analysis.analyse(paths, rules.load(Path(str(request["rules"]))), dates=Dates(**request["dates"])), enc_hook=str)
     found, more = evidence.open_paths(paths).rows(str(request["sql"]), "query", MAX_ROWS)
     columns = list(found[0]) if found else []
     return msgspec.json.encode(Rows(columns, found, more), enc_hook=str)
 
 
 def _main(memory_bytes: int, cpu_s: int) -> int:
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s * 2, cpu_s * 2))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit(resource.RLIMIT_AS, memory_bytes)
+    _limit(resource.RLIMIT_CPU, cpu_s * 2)
+    _limit(resource.RLIMIT_CORE, 0)
     try:
         answer = _child(json.loads(sys.stdin.buffer.read()))
     except LlmdiagError as error:
@@ -88,6 +91,13 @@ def _main(memory_bytes: int, cpu_s: int) -> int:
         return 3
     sys.stdout.buffer.write(answer)
     return 0
+
+
+def _limit(kind: int, most: int) -> None:
+    """Never above a limit that is there already: it may not be raised."""
+    hard = resource.getrlimit(kind)[1]
+    bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (bound, bound))
 
 
 if __name__ == "__main__":

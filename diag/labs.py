@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from diag.errors import LlmdiagError
 
@@ -67,7 +69,7 @@ class Server:
             return [bytes(key) for key in client.scan_iter()]
 
     def client(self) -> redis.Redis:
-        return redis.Redis(unix_socket_path=str(self.socket))
+        return redis.Redis(unix_socket_path=str(self.socket), retry=Retry(NoBackoff(), 0))  # the default sleeps for seconds
 
 
 def server_binary() -> Path:

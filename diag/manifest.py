@@ -5,15 +5,19 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import msgspec
 
 from diag.errors import BundleError
+from diag.loose import files, shown
 
 SCHEMA = "llmdiag.bundle/1"
 MAX_MEMBER_BYTES = 512 << 20
+MAX_MANIFEST_BYTES = 64 << 20
+ALTERED = "the journal was altered; analyze the artefacts as loose files"
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -70,6 +74,9 @@ def utc_now() -> str:
 
 
 def decode(data: bytes, where: str) -> Manifest:
+    """Raises BundleError when it is none, too large, or of a newer llmdiag."""
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{where} is larger than {MAX_MANIFEST_BYTES >> 20} MiB", hint="this is not a bundle that llmdiag wrote")
     try:
         schema = json.loads(data).get("schema")
         if isinstance(schema, str) and schema != SCHEMA and schema.startswith("llmdiag.bundle/"):
@@ -82,46 +89,61 @@ def decode(data: bytes, where: str) -> Manifest:
 def from_journal(folder: Path) -> Manifest:
     """Replay the journal. A last line cut short is ignored; collectors that never ended are failed."""
     journal = folder / "manifest.jsonl"
-    facts: dict[str, object] = {}
-    running: dict[str, object] = {}
-    runs: dict[str, object] = {}
-    artefacts: dict[str, dict[str, object]] = {}
-    effects: dict[str, object] = {}
+    told = _Told()
     for event in _events(journal):
-        match event.pop("event", None):
-            case "open" | "close":
-                facts.update(event)
-            case "begin":
-                running[str(event["collector"])] = event.get("feeds", ())
-            case "artefact":
-                artefacts[str(event.get("path"))] = event  # written again when a secret in it became known later
-            case "end":
-                runs[str(event.pop("collector"))] = event
-            case "side_effect":
-                name, amount = str(event["name"]), event["amount"]
-                before = effects.get(name, 0)
-                effects[name] = before + amount if isinstance(amount, int | float) and isinstance(before, int | float) else amount
-    on_disk = [str(path.relative_to(folder)) for path in sorted((folder / "artefacts").rglob("*")) if path.is_file()]
-    for name, feeds in running.items():
+        try:
+            told.hear(event)
+        except (KeyError, TypeError, OverflowError) as error:
+            raise BundleError(f"{journal}: a line lacks something or holds what it cannot: {error}", hint=ALTERED) from error
+    on_disk = [shown(path.relative_to(folder)) for path in files(folder / "artefacts")] if (folder / "artefacts").is_dir() else []
+    runs = dict(told.runs)
+    for name, feeds in told.running.items():
         if name not in runs:
             reason = "llmdiag was stopped before this collector had finished"
             runs[name] = {"status": "partial", "seconds": 0.0, "reason": reason, "feeds": feeds}
     manifest = {
-        **facts, "collectors": runs, "artefacts": list(artefacts.values()), "side_effects": effects,
-        "dropped": [name for name in on_disk if name not in artefacts],
+        **told.facts, "collectors": runs, "artefacts": list(told.artefacts.values()), "side_effects": told.effects,
+        "dropped": [name for name in on_disk if name not in told.artefacts],
     }
     return decode(json.dumps(manifest).encode(), str(journal))
 
 
+@dataclass
+class _Told:
+    """What the journal has told so far."""
+
+    facts: dict[str, object] = field(default_factory=dict)
+    running: dict[str, object] = field(default_factory=dict)
+    runs: dict[str, object] = field(default_factory=dict)
+    artefacts: dict[str, dict[str, object]] = field(default_factory=dict)
+    effects: dict[str, object] = field(default_factory=dict)
+
+    def hear(self, event: dict[str, object]) -> None:
+        """One line. Raises KeyError, TypeError, OverflowError when it is none of llmdiag."""
+        match event.pop("event", None):
+            case "open" | "close":
+                self.facts.update(event)
+            case "begin":
+                self.running[str(event["collector"])] = event.get("feeds", ())
+            case "artefact":
+                self.artefacts[str(event["path"])] = event  # written again when a secret in it became known later
+            case "end":
+                self.runs[str(event.pop("collector"))] = event
+            case "side_effect":
+                name, amount = str(event["name"]), event["amount"]
+                before = self.effects.get(name, 0)
+                self.effects[name] = before + amount if isinstance(amount, int | float) and isinstance(before, int | float) else amount
+
+
 def _events(journal: Path) -> Iterator[dict[str, object]]:
     with _regular(journal) as stream:
-        for number, raw in enumerate(stream, 1):
-            if not raw.endswith(b"\n"):
-                return
+        number = 0
+        while (raw := stream.readline(MAX_MANIFEST_BYTES)).endswith(b"\n"):
+            number += 1
             try:
                 event = json.loads(raw)
-            except ValueError as error:
-                raise BundleError(f"{journal}:{number} is not JSON", hint="the journal was altered; analyze the artefacts as loose files") from error
+            except (ValueError, RecursionError) as error:
+                raise BundleError(f"{journal}:{number} is not JSON", hint=ALTERED) from error
             if isinstance(event, dict):
                 yield event
 

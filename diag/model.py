@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from diag.errors import Garbled
+
+MAX_BYTES = 256 << 20
+MAX_LINE_BYTES = 32 << 20
+
 Row = tuple[str, Mapping[str, object]]
 """(table name, column -> value). Missing columns are NULL; bundle, host and capture are filled in by the loader."""
 
@@ -18,6 +23,10 @@ class Artefact:
     """Inside a bundle `collector/name`; for a loose file its path as the person named it."""
     collector: str
     opener: Callable[[], BinaryIO] = field(repr=False)
+    year: int | None = None
+    """Year of its first line, as a person said it, for logs that print none."""
+    zone: str | None = None
+    """Zone its times are printed in, as a person said it (`UTC`, `+02:00`, `Europe/Berlin`)."""
 
     @classmethod
     def of_bytes(cls, path: str, collector: str, data: bytes) -> "Artefact":
@@ -29,17 +38,26 @@ class Artefact:
         return self.path.rsplit("/", 1)[-1]
 
     def bytes(self) -> bytes:
+        """All of it. Raises Garbled when that is more than any evidence has."""
         with self.opener() as stream:
-            return stream.read()
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise Garbled(f"{self.path} is larger than {MAX_BYTES >> 20} MiB", hint="give the part around the incident")
+        return data
 
     def text(self) -> str:
         """UTF-8; bytes that are not stay visible as replacement characters, never an error."""
         return self.bytes().decode("utf-8", "replace")
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """(line number from 1, line without its end), streamed."""
+        """(line number from 1, line without its end), streamed; of a line without end only the beginning."""
+        number = 0
         with self.opener() as stream:
-            for number, raw in enumerate(stream, 1):
+            while raw := stream.readline(MAX_LINE_BYTES):
+                number += 1
+                rest = raw
+                while not rest.endswith(b"\n") and (rest := stream.readline(MAX_LINE_BYTES)):
+                    pass
                 yield number, raw.decode("utf-8", "replace").rstrip("\r\n")
 
     def at(self, line: int) -> str:

@@ -1,9 +1,10 @@
 """Artefacts -> rows per table, and what was looked at: collected, partly, or not at all."""
 
+import os
 from collections.abc import Mapping, Sequence
 
 from diag.collectors import Collector
-from diag.errors import BadInput, CollectorError
+from diag.errors import BadInput, CollectorError, LlmdiagError
 from diag.manifest import CollectorRun
 from diag.model import Artefact, Collected
 from diag.sources import Source
@@ -55,10 +56,29 @@ def _parse_one(source: Source, collector: Collector, rows: dict[str, list[dict[s
             rows.setdefault(table, []).append({**origin, **row})
     except CollectorError as error:
         said += [Collected(collector.NAME, table, "partial", error.message) for table in collector.FEEDS]
+    except LlmdiagError:
+        raise
+    except Exception as error:
+        reason = _damaged(error, artefacts)
+        said += [Collected(collector.NAME, table, "partial", reason) for table in collector.FEEDS]
     if run is not None:
         return _judge_run(collector, run, said)
     looked = fed & set(collector.FEEDS) - {item.table_name for item in said}
     return said + [Collected(collector.NAME, table, "ok") for table in sorted(looked)]
+
+
+def _damaged(error: Exception, artefacts: Sequence[Artefact]) -> str:
+    """Evidence can be made to hurt: what a parser did not expect costs its tables, not the diagnosis. Raises `error` in tests."""
+    named = ", ".join(artefact.path for artefact in artefacts[:3])
+    if isinstance(error, MemoryError):
+        return f"{named} needs more memory than there is"
+    if isinstance(error, RecursionError):
+        return f"{named} is nested too deep to be read"
+    if isinstance(error, OSError):
+        return f"{named}: {error.strerror}"
+    if os.environ.get("LLMDIAG_STRICT") == "1":
+        raise error
+    return f"{named} could not be read: internal error: {type(error).__name__}: {error}"
 
 
 def _judge_run(collector: Collector, run: CollectorRun, said: list[Collected]) -> list[Collected]:
@@ -68,7 +88,8 @@ def _judge_run(collector: Collector, run: CollectorRun, said: list[Collected]) -
         for table in (collector.FEEDS if note.table_name == "*" else (note.table_name,))
     ]
     spoken = {item.table_name for item in notes if item.status != "ok"}
-    status = "ok" if run.status == "ok" or (run.status == "partial" and run.notes) else run.status
+    # with notes alone it came to its end and said all that is missing; with a reason it broke off, and the rest is open
+    status = "ok" if run.status == "ok" or (run.status == "partial" and run.notes and run.reason is None) else run.status
     rest = [Collected(collector.NAME, table, status, run.reason if status != "ok" else None) for table in collector.FEEDS if table not in spoken]
     return [item for item in notes if item.status != "ok" or item.table_name not in collector.FEEDS] + rest
 

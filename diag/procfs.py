@@ -163,6 +163,19 @@ def tids(pid: int) -> list[int]:
     return sorted(_numbers(f"{place(pid)}/task"), key=lambda tid: (tid != pid, tid))
 
 
+def shows_descriptors(pid: int) -> bool:
+    """May this user see what the descriptors of a process are? True for one that has ended: nothing is hidden then."""
+    try:
+        for number in _numbers(f"{place(pid)}/fd"):
+            link(f"{place(pid)}/fd/{number}")  # the folder can often be listed where its links cannot be read
+            break
+    except Denied:
+        return False
+    except Vanished:
+        return True
+    return True
+
+
 def pids() -> list[int]:
     """All processes this user can see."""
     return sorted(_numbers("/proc"))
@@ -331,6 +344,6 @@ def _named(error: OSError, path: str) -> Vanished | Denied:
 
 __all__ = [
     "Identity", "Stat", "argv", "boot_s", "environ", "exe", "identity", "is_python", "is_same", "leader", "link",
-    "memory", "parse_stat", "parse_status", "pids", "place", "program", "read", "service_root", "started_at", "started_s",
+    "memory", "parse_stat", "parse_status", "pids", "place", "program", "read", "service_root", "shows_descriptors", "started_at", "started_s",
     "stat", "status", "tids", "tree", "utc",
 ]

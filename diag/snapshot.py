@@ -76,7 +76,7 @@ def take(
     rows = _Seen(running)
     patient = Patient(pid, root, procfs.tree(root), options, rows.of)
     interrupted = False
-    own_priority = _raise_priority()
+    own_priority = _raise_priority() if options.allow_pause else None
     try:
         for item in running:
             writer.log("begin", collector=item.module.NAME, feeds=item.module.FEEDS)
@@ -204,7 +204,10 @@ def _host() -> dict[str, object]:
 
 
 def _raise_priority() -> int | None:
-    """A tool that waits for a CPU makes every pause longer: run a little ahead of the crowd where allowed."""
+    """A pause lasts until the tool gets a CPU again: where pausing is allowed, run a little ahead of the crowd.
+
+    Without pauses it would only take CPU from the patient.
+    """
     before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, max(-20, before - 10))

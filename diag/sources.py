@@ -1,16 +1,16 @@
 """Paths as a person gave them -> sources of evidence: each bundle one, all loose files together one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from diag import bundle_reader
 from diag.collectors import Collector
 from diag.errors import BadInput
+from diag.loose import Unreadable, files, head, shown
 from diag.manifest import CollectorRun, Manifest
 from diag.model import Artefact
-
-HEAD_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -25,57 +25,64 @@ class Source:
     """How the live collectors ended; None for loose evidence."""
     manifest: Manifest | None = None
     unknown: tuple[str, ...] = ()
-    """Loose files that no collector recognised."""
+    """Files that no collector recognised or that cannot be read; artefacts of collectors that this llmdiag does not have."""
 
 
-def sources_of(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Source]:
+@dataclass(frozen=True)
+class Dates:
+    """What a person says about times in loose files: the year of their first line, the zone they are printed in."""
+
+    year: int | None = None
+    zone: str | None = None
+
+
+def sources_of(paths: Sequence[Path], collectors: Sequence[Collector], dates: Dates | None = None) -> list[Source]:
     """Paths as a person gave them -> sources: each bundle one, all loose files together one."""
-    missing = [str(path) for path in paths if not path.exists()]
+    missing = [shown(path) for path in paths if not os.path.lexists(path)]
     if missing:
         raise BadInput(f"no such file or folder: {', '.join(missing)}", hint="give bundles (.zip), bundle folders, or loose evidence files")
-    loose = [path for path in paths if not bundle_reader.is_bundle(path)]
-    found = [_from_bundle(bundle_reader.read(path)) for path in paths if bundle_reader.is_bundle(path)]
+    bundles = [path for path in paths if _is_bundle(path)]
+    loose = [path for path in paths if path not in bundles]
+    found = [_from_bundle(bundle_reader.read(path), collectors) for path in bundles]
     if loose:
-        found.append(_from_loose(loose, collectors))
+        found.append(_from_loose(loose, collectors, dates or Dates()))
     return found
 
 
-def _from_bundle(opened: bundle_reader.Bundle) -> Source:
+def _is_bundle(path: Path) -> bool:
+    try:
+        return bundle_reader.is_bundle(path)
+    except OSError as error:
+        raise BadInput(f"cannot read {shown(path)}: {error.strerror}", hint="check its permissions") from error
+
+
+def _from_bundle(opened: bundle_reader.Bundle, collectors: Sequence[Collector]) -> Source:
     artefacts: dict[str, list[Artefact]] = {}
     for artefact in opened.artefacts:
         artefacts.setdefault(artefact.collector, []).append(artefact)
     manifest = opened.manifest
-    return Source(opened.name, str(manifest.host.get("hostname") or "unknown"), manifest.started_at, artefacts, manifest.collectors, manifest)
+    known = {collector.NAME for collector in collectors}
+    unknown = tuple(artefact.path for artefact in opened.artefacts if artefact.collector not in known)
+    host = str(manifest.host.get("hostname") or "unknown")
+    return Source(opened.name, host, manifest.started_at, artefacts, manifest.collectors, manifest, unknown)
 
 
-def _from_loose(paths: Sequence[Path], collectors: Sequence[Collector]) -> Source:
+def _from_loose(paths: Sequence[Path], collectors: Sequence[Collector], dates: Dates) -> Source:
     artefacts: dict[str, list[Artefact]] = {}
     unknown = []
     for root in paths:
-        for path in _files(root):
-            shown = path.relative_to(root).as_posix() if root.is_dir() else path.name
-            head = _head(path)
-            owner = next((c.NAME for c in collectors if c.recognise(path.name, head)), None) if head else None
+        for path in files(root):
+            name = shown(Path(path.name) if path == root else path.relative_to(root))
+            try:
+                begin = head(path, follow=path == root)
+            except Unreadable as error:
+                if path == root:
+                    raise BadInput(f"cannot read {shown(path)}: {error}", hint="check its permissions; what comes through a pipe must be saved first") from error
+                unknown.append(f"{name} ({error})")
+                continue
+            owner = next((c.NAME for c in collectors if c.recognise(path.name, begin)), None) if begin else None
             if owner is None:
-                unknown.append(shown)
+                unknown.append(name)
             else:
-                artefacts.setdefault(owner, []).append(Artefact(shown, owner, lambda path=path: path.open("rb")))  # type: ignore[misc]
-    name = paths[0].name or paths[0].resolve().name
-    return Source(name, "unknown", "1", artefacts, None, unknown=tuple(unknown))
-
-
-def _files(root: Path) -> Iterator[Path]:
-    if not root.is_dir():
-        yield root
-        return
-    for path in sorted(root.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            yield path
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(HEAD_BYTES)
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", hint="check its permissions") from error
+                artefacts.setdefault(owner, []).append(Artefact(name, owner, lambda path=path: path.open("rb"), dates.year, dates.zone))  # type: ignore[misc]
+    return Source(shown(Path(paths[0].name or paths[0].resolve().name)), "unknown", "1", artefacts, None, unknown=tuple(unknown))

@@ -105,6 +105,8 @@ CORE: tuple[Table, ...] = (
         "syscall VARCHAR: number and arguments of the system call it is in, or running",
         "ns_tid BIGINT: thread id inside its own PID namespace",
         "cpu_pct DOUBLE: CPU share since the read before; NULL = given as counters instead",
+        "futex_address VARCHAR: address of the lock it waits for, hex; NULL = not waiting on a mutex, or unreadable like syscall",
+        "futex_owner_tid BIGINT: thread of the process that holds that lock; NULL = not waiting on a mutex, or the owner is unreadable",
     ),
     table(
         "thread_states",

@@ -39,11 +39,18 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def printable(text: str) -> str:
+    """Lines with evidence or file names in them, made harmless for a terminal."""
+    from diag.report.inert import inert
+
+    return "\n".join(inert(line, 2000) for line in text.split("\n"))
+
+
 def write(path: Path, text: str) -> None:
     """A file, whole or not at all. Raises BundleError."""
     partial = path.with_name(path.name + ".part")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -75,7 +82,7 @@ def rows(columns: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from diag.report.words import inert
+    from diag.report.inert import inert
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:

@@ -1,5 +1,6 @@
 """Fixtures that every test folder shares."""
 
+import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,12 @@ def parse(artefacts):
             row = json.loads(line)
             yield row.pop("table"), {"source": artefact.at(number), **row}
 '''
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `torch` say why they did not run, rather than fail, where it is not installed."""
+    if item.get_closest_marker("torch") is not None and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed here; pip install 'llmdiag[torch]' runs this test too")
+
 
 MakeCase = Callable[..., Evidence]
 

@@ -23,8 +23,11 @@ ANSWER_S = 10.0
 Client = redis.Redis
 
 
-def connect(url: str | None) -> Client:
-    """Connect and authenticate; `url` None takes LLMDIAG_REDIS_URL. BadInput, CannotConnect, Denied, TimedOut."""
+def connect(url: str | None, answer_s: float = ANSWER_S) -> Client:
+    """Connect and authenticate; `url` None takes LLMDIAG_REDIS_URL. BadInput, CannotConnect, Denied, TimedOut.
+
+    `answer_s` is the patience with each answer.
+    """
     chosen = os.environ.get(URL_VARIABLE) if url is None else url
     if not chosen:
         raise BadInput("no Redis server was named", hint=f"give redis://HOST:PORT/DB or set {URL_VARIABLE}")
@@ -33,7 +36,7 @@ def connect(url: str | None) -> Client:
     once_more = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
     try:
         client = Client.from_url(
-            _for_the_client(chosen), protocol=2, socket_timeout=ANSWER_S, socket_connect_timeout=CONNECT_S,
+            _for_the_client(chosen), protocol=2, socket_timeout=answer_s, socket_connect_timeout=min(CONNECT_S, answer_s),
             retry=once_more, redis_connect_func=_greet, health_check_interval=0,
         )  # fmt: skip
         with speaking(target):

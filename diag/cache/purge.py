@@ -154,7 +154,7 @@ def _refuse_full_disk(path: Path, size: int) -> None:
         raise LlmdiagError(f"the backup {path} cannot be written: {error.strerror}") from error
     if size * BASE64 > free:
         raise LlmdiagError(
-            f"the backup needs about {size * BASE64 / 1e6:.0f} MB, {path.parent} has {free / 1e6:.0f} MB",
+            f"the backup {path} cannot be written: it needs about {size * BASE64 / 1e6:.1f} MB, there are {free / 1e6:.1f} MB",
             hint="nothing was deleted; choose a place with room for it",
         )
 

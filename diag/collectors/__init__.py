@@ -8,6 +8,7 @@ A collector module has
     TABLES        = tables of its own, if any (diag.tables.Table)
     BUDGET_S, BUDGET_BYTES = what its live part may cost at most
     HINT          = the command that collects its tables ({pid} is filled in)
+    hint(seen)    = optional: the same with what the evidence knows filled in (an address, say)
     collect(patient, door) -> Collecting         live; reads only; raises CollectorError, never anything else
     recognise(name, head) -> bool                is this loose file (name, first 64 KiB) one of mine?
     parse(artefacts) -> Iterator[Row]            artefacts of one source -> rows; pure
@@ -20,7 +21,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -46,6 +47,12 @@ class Collector(Protocol):
     def recognise(self, name: str, head: bytes) -> bool: ...
 
     def parse(self, artefacts: Sequence[Artefact]) -> Iterator[Row]: ...
+
+
+def hint_of(collector: Collector, seen: Callable[[str], Sequence[Mapping[str, object]]]) -> str:
+    """The command that collects a collector's tables, given the rows of evidence that there are."""
+    hint = getattr(collector, "hint", None)
+    return collector.HINT if hint is None else str(hint(seen))
 
 
 def discover(folder: Path | None = None) -> tuple[Collector, ...]:

@@ -146,8 +146,9 @@ def _take(file: str, tool: beside.Tool, door: Door) -> Read | None:
     nodes = _nodes(name)
     report = _report(output.out)
     if output.code != 0 or not report.tool:
+        why = output.complaint if output.code != 0 else "it printed something that is no report of it"
         if nodes:
-            _note(door, f"{name} failed though {nodes} is there: {output.complaint}")
+            _note(door, f"{name} failed though {nodes} is there: {why}; run it by hand, and look for Xid or NVRM in dmesg")
         return None
     door.text(file, output.out)
     pids = [holder.pid for holder in report.holders]

@@ -22,7 +22,7 @@ import msgspec
 
 from diag import beside, procfs
 from diag.bundle import Door
-from diag.errors import Absent, CollectorError, Denied, Vanished
+from diag.errors import Absent, CollectorError, Denied, Garbled, Vanished
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import cgroups, dist_info, host_files, kernel_log
@@ -36,6 +36,7 @@ BUDGET_S = 4.0
 BUDGET_BYTES = 8 << 20
 HINT = "llmdiag snapshot {pid}"
 
+HEAD_BYTES = 64 << 10
 FACTS, VERSIONS, DMESG = "facts.jsonl", "versions.jsonl", "dmesg.txt"
 KMSG = Path("/dev/kmsg")
 FILES = {
@@ -86,8 +87,12 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
             yield from host_files.rows(artefact)
         elif first.startswith('{"artefact":"versions"'):
             yield from dist_info.rows(artefact)
-        else:
+        elif first and not recognise(artefact.name, artefact.bytes()[:HEAD_BYTES]):
+            raise Garbled(f"{artefact.path} is neither of the host collector nor output of dmesg", hint="collect again, or leave the file out")
+        elif first or artefact.name == DMESG:
             yield from kernel_log.rows(artefact.lines(), artefact.at)
+        else:
+            raise Garbled(f"{artefact.path} is empty", hint="collect again")
 
 
 # --- kernel log ---
@@ -261,9 +266,20 @@ def _sites(pid: int, root: Path, mapped: Sequence[str]) -> list[str]:
         prefixes |= dict.fromkeys([*(str(Path(word).parent.parent) for word in words if "/bin/" in word), *own])
     found = dict.fromkeys(site for prefix in prefixes for site in _below(root, prefix))
     found |= dict.fromkeys(match["site"] for path in mapped if (match := SITE.match(path)))
+    if found and _closed(root, next(iter(found))):
+        return list(found)
     with contextlib.suppress(CollectorError):
         found |= dict.fromkeys(_below(root, str(Path(procfs.exe(pid).removesuffix(" (deleted)")).parent.parent)))
     return list(found)
+
+
+def _closed(root: Path, site: str) -> bool:
+    """A virtual environment that does not see the packages of the Python it was made from."""
+    try:
+        text = (root / site.lstrip("/")).parents[2].joinpath("pyvenv.cfg").read_text()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return re.search(r"^include-system-site-packages *= *false", text, re.M | re.I) is not None
 
 
 def _below(root: Path, prefix: str) -> Iterator[str]:

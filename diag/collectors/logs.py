@@ -17,10 +17,10 @@ import re
 import stat
 import time
 import zoneinfo
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from diag import beside, procfs
 from diag.bundle import Door
@@ -38,7 +38,7 @@ NEEDS = ("processes",)
 TABLES: tuple[Table, ...] = ()
 BUDGET_S = 8.0
 BUDGET_BYTES = 96 << 20
-HINT = "llmdiag snapshot {pid} --log FILE"
+HINT = "llmdiag snapshot {pid}"
 
 JOURNAL_LINES = 5000
 OUTPUTS = ((1, "stdout"), (2, "stderr"))
@@ -102,6 +102,12 @@ def collect(patient: Patient, door: Door) -> Collecting:
     _note(found, bool(logs), patient, door)
 
 
+def hint(seen: Callable[[str], Sequence[Mapping[str, object]]]) -> str:
+    """Where the output of the service could not be read, a file has to be named."""
+    tried = any(row.get("collector") == NAME and row.get("status") in ("partial", "failed") for row in seen("collected"))
+    return f"{HINT} --log FILE" if tried else HINT
+
+
 def recognise(name: str, head: bytes) -> bool:
     """An index of this collector, or a text with the shape of an engine log."""
     if name == INDEX:
@@ -121,7 +127,8 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
         folder, _, name = artefact.path.rpartition("/")
         log = known.get((folder, name.split("-", 1)[0]))
         with artefact.opener() as stream:
-            yield from engine_log.rows(engine_log.read(stream), log_index.origin(artefact, log), tz=log_index.zone(log))
+            zone = log_index.zone(log) or artefact.zone
+            yield from engine_log.rows(engine_log.read(stream), log_index.origin(artefact, log), year=artefact.year, tz=zone)
 
 
 def unit_of(cgroup: str) -> Unit | None:
@@ -224,7 +231,7 @@ def _start_journals(found: _Found) -> dict[Unit, beside.Tool]:
 def _take_file(source: _Source, patient: Patient, door: Door, logs: list[Log], found: _Found) -> None:
     limit = patient.options.log_bytes // len(found.files)
     try:
-        with source.opens.open("rb") as stream:
+        with _open(source) as stream:
             facts = os.fstat(stream.fileno())
             stream.seek(max(0, facts.st_size - limit))
             data = stream.read(limit)
@@ -241,6 +248,17 @@ def _take_file(source: _Source, patient: Patient, door: Door, logs: list[Log], f
     name = _base(door.redact.name(source.shown.removesuffix(" (deleted)")))  # before it is cut and its `=` is lost
     door.text(f"{len(logs)}-{name}", data.replace(b"\0", b"").decode("utf-8", "replace"))
     logs.append(Log(len(logs), "file", source.shown, now, mtime, source.inode, facts.st_size, cut, source.pids))
+
+
+def _open(source: _Source) -> BinaryIO:
+    """The file through its writer's descriptor; a writer that has died meanwhile leaves it at its path. Raises OSError."""
+    try:
+        return source.opens.open("rb")
+    except FileNotFoundError:
+        place = Path(source.shown)
+        if place.stat().st_ino != source.inode:
+            raise
+        return place.open("rb")
 
 
 def _base(path: str) -> str:

@@ -18,7 +18,7 @@ Saved answers of /metrics are read too, plain or gzip: `metrics1.txt` and `metri
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from diag import http_get, netns
+from diag import http_get, netns, procfs
 from diag.bundle import Door
 from diag.errors import CollectorError, Garbled
 from diag.live import Collecting, Patient, until_window_end
@@ -42,11 +42,12 @@ NEEDS = ("sockets", "processes")
 TABLES: tuple[Table, ...] = ()
 BUDGET_S = 5.0
 BUDGET_BYTES = 40 << 20
-HINT = "llmdiag snapshot {pid} --port PORT"
+HINT = "llmdiag snapshot {pid}"
 
 PATIENCE_S = 2.0
 MAX_PORTS = 4
 PATHS = ("/metrics", "/health")
+OTHER_PORT = "if the engine's counters are elsewhere, name it with --port"
 NEVER_HTTP = frozenset({"engine_core", "scheduler", "detokenizer", "cache_server"})
 """Roles whose ports speak ZeroMQ, NCCL, torch or Redis: a stray GET there helps nobody and may be logged as an attack."""
 
@@ -100,6 +101,12 @@ def collect(patient: Patient, door: Door) -> Collecting:
                 _end(unfinished, door)
 
 
+def hint(seen: Callable[[str], Sequence[Mapping[str, object]]]) -> str:
+    """Where the ports found did not answer, another one has to be named."""
+    tried = any(row.get("collector") == NAME and row.get("status") in ("partial", "failed") for row in seen("collected"))
+    return f"{HINT} --port PORT" if tried else HINT
+
+
 def recognise(name: str, head: bytes) -> bool:
     """A saved answer of /metrics, plain or gzip, or an artefact of this collector."""
     return head.startswith((b'{"artefact":"probes"', b"# llmdiag read=")) or prometheus.looks_like(head)
@@ -121,7 +128,14 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
             yield "collected", {"table_name": "metrics", "status": "partial", "reason": error.message}
         else:
             if empty:
-                yield "collected", {"table_name": "metrics", "status": "ok"}
+                yield "collected", _nothing_in(artefact)
+
+
+def _nothing_in(artefact: Artefact) -> dict[str, object]:
+    """An answer without a single sample is one; a file without a single byte is damage."""
+    if next(artefact.lines(), None) is not None:
+        return {"table_name": "metrics", "status": "ok"}
+    return {"table_name": "metrics", "status": "partial", "reason": f"{artefact.path} is empty; collect again"}
 
 
 def _start(read: int, places: Sequence[_Place], bearer: str | None) -> _Round:
@@ -173,14 +187,14 @@ def _keep(reply: _Reply, answer: http_get.Answer, round_: _Round, door: Door) ->
     if answer.outcome != "answer":
         speaks = any(other.answer is not None and other.answer.outcome == "answer" for other in round_.replies)
         if reply.place.given or not speaks or answer.outcome in ("timeout", "refused"):
-            door.note("metrics", "partial", f"{answer.url} gave no answer ({answer.outcome} after {answer.seconds:.1f} s)")
+            door.note("metrics", "partial", f"{answer.url} gave no answer ({answer.outcome} after {answer.seconds:.1f} s); {OTHER_PORT}")
     elif answer.status in (401, 403):
         door.note("metrics", "partial", f"{answer.url} wants credentials ({answer.status}): give the token with --bearer-file")
     elif answer.status != 200:
         if answer.status != 404:
-            door.note("metrics", "partial", f"{answer.url} answered {answer.status}")
+            door.note("metrics", "partial", f"{answer.url} answered {answer.status}; {OTHER_PORT}")
     elif answer.body.strip() and not prometheus.looks_like(answer.body[:64 << 10]):
-        door.note("metrics", "partial", f"{answer.url} answered something that is no /metrics text")
+        door.note("metrics", "partial", f"{answer.url} answered something that is no /metrics text; {OTHER_PORT}")
     else:
         body = answer.body
         if answer.cut:
@@ -220,7 +234,7 @@ def _places(patient: Patient, door: Door) -> list[_Place]:
     listening.sort(key=lambda row: (row.get("pid") != patient.root_pid, ":" in str(row["laddr"])))
     if patient.options.ports:
         return [_given(port, listening, patient) for port in dict.fromkeys(patient.options.ports)]
-    if not sockets and ("sockets" in patient.options.skip or not _may_look(patient)):
+    if not sockets and ("sockets" in patient.options.skip or not all(map(procfs.shows_descriptors, patient.pids))):
         door.note("*", "partial", "no port is known because the sockets of the service were not read; name it with --port")
     found: dict[object, _Place] = {}
     for row in _worth_asking(listening, patient):
@@ -233,18 +247,6 @@ def _given(port: int, listening: Sequence[Mapping[str, object]], patient: Patien
         if row["lport"] == port:
             return _Place(str(row["laddr"]), port, int(str(row["pid"])), True)
     return _Place("127.0.0.1", port, patient.root_pid, True)
-
-
-def _may_look(patient: Patient) -> bool:
-    """Can the descriptors of every living process be listed?"""
-    for pid in patient.pids:
-        try:
-            next(Path(f"/proc/{pid}/fd").iterdir(), None)
-        except PermissionError:
-            return False
-        except OSError:
-            continue
-    return True
 
 
 def _worth_asking(listening: Sequence[Mapping[str, object]], patient: Patient) -> list[Mapping[str, object]]:

@@ -23,6 +23,7 @@ from diag.errors import Denied, Garbled, Vanished
 from diag.live import Collecting, Patient, until_window_end
 from diag.model import Artefact, Row
 from diag.parsers import ps_text
+from diag.parsers.bounds import Count, Epoch
 from diag.redact import Redactor
 from diag.tables import Table
 
@@ -62,27 +63,27 @@ SERVES = frozenset(("api_server", "engine_core", "manager"))
 
 class _Header(msgspec.Struct, frozen=True):
     artefact: str
-    read: int
-    ts: float
-    target: int
-    root: int
+    read: Count
+    ts: Epoch
+    target: Count
+    root: Count
 
 
 class _Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """One process as it was read; `started` is epoch seconds. Only pid and `gone` when it was not there any more."""
 
-    pid: int
-    ppid: int | None = None
+    pid: Count
+    ppid: Count | None = None
     comm: str | None = None
     state: str | None = None
-    started: float | None = None
-    threads: int | None = None
-    rss_bytes: int | None = None
+    started: Epoch | None = None
+    threads: Count | None = None
+    rss_bytes: Count | None = None
     argv: list[str] = []
     exe: str | None = None
-    uid: int | None = None
-    ns_pid: int | None = None
-    tracer_pid: int | None = None
+    uid: Count | None = None
+    ns_pid: Count | None = None
+    tracer_pid: Count | None = None
     python: bool | None = None
     gone: bool = False
 
@@ -238,6 +239,8 @@ def _row(source: str, header: _Header, item: _Process, command: str | None) -> d
 def _saved(artefact: Artefact, read: int) -> Iterator[dict[str, object]]:
     """Rows of saved `ps` output. It says neither when it was taken nor by whom; secrets in arguments are masked here."""
     redactor = Redactor()
+    if not ps_text.is_list(artefact.text()):
+        raise Garbled(f"{artefact.path} is no list of processes", hint="collect again, or save one with ps -ef > ps.txt")
     for item in ps_text.processes(artefact.lines()):
         command = None if item.command is None else " ".join(redactor.argv(item.command.split()))
         words = (command or "").split()

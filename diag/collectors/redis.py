@@ -7,22 +7,25 @@ Sample of server.jsonl::
 Values are judged where they are and never copied: only size, type, time to live and numbers leave the server.
 """
 
-import datetime
+import contextlib
 import os
 import re
+import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
-import msgspec
 import redis as redis_py
 
+from diag import procfs
 from diag.bundle import Door
 from diag.cache import server as cache_server
-from diag.cache.connection import Client, name_of
-from diag.errors import LlmdiagError
+from diag.cache.connection import Client, name_of, speaking
+from diag.errors import BadInput, Denied, Garbled, LlmdiagError
 from diag.live import Collecting, Patient, until_window_end
 from diag.model import Artefact, Row
+from diag.parsers import redis_files
+from diag.parsers.key_texts import is_address
 from diag.tables import Table
 
 NAME = "redis"
@@ -31,41 +34,55 @@ NEEDS = ("sockets", "stack_locals", "log_events")
 TABLES: tuple[Table, ...] = ()
 BUDGET_S = 3.0
 BUDGET_BYTES = 4 << 20
-HINT = "LLMDIAG_REDIS_URL=redis://USER:PASSWORD@HOST:PORT llmdiag snapshot {pid}"
+HINT = "LLMDIAG_REDIS_URL=redis://HOST:PORT llmdiag snapshot {pid}"
+PATIENCE_S = 2.0
+"""With each answer of a server; one that was silent is not asked again."""
 MAX_SERVERS = 4
 MAX_KEYS = 64
-INFO_FIELDS = (
-    "redis_version", "valkey_version", "server_name", "role", "connected_clients", "blocked_clients", "total_commands_processed",
-    "keyspace_hits", "keyspace_misses", "used_memory", "maxmemory",
-)
 # clip-vit-b-32:image:9e107d9d372bb6826bd81d3542a419d6 somewhere in a log line
 KEY_IN_LOG = re.compile(r"[\w./@-]+:[\w./@:-]*[0-9a-fA-F]{16,}[\w./@:-]*")
-REFUSALS = (redis_py.RedisError, OSError, LlmdiagError)
+SERVERS, KEYS = FEEDS[:2], FEEDS[2:]
+Seen = Callable[[str], Sequence[Mapping[str, object]]]
 
 
 def collect(patient: Patient, door: Door) -> Collecting:
     """INFO and CLIENT LIST before and after the window, then the keys that stacks and logs name."""
-    urls = _urls(patient)
     clients: dict[str, Client] = {}
+    refusing: set[str] = set()
     rows: list[dict[str, object]] = []
     try:
-        for target, url in urls.items():
+        for target, url in _urls(patient, door).items():
+            with _noting(door, target, FEEDS):
+                clients[target] = cache_server.connect(url, PATIENCE_S)
+        for target, client in list(clients.items()):
             try:
-                clients[target] = cache_server.connect(url)
-                rows.append(_look(clients[target], target, 0))
-            except REFUSALS as error:
-                _refused(door, target, error)
+                rows.append(_look(client, target, 0))
+            except Denied as error:  # its keys may still be allowed
+                refusing.add(target)
+                _refused(door, target, error, SERVERS)
+            except LlmdiagError as error:
+                clients.pop(target).close()
+                _refused(door, target, error, FEEDS)
         yield from until_window_end()
-        for target, client in clients.items():
+        for number, (target, client) in enumerate(clients.items()):
             try:
-                rows.append(_look(client, target, 1))
-                door.jsonl(f"keys-{list(clients).index(target)}.jsonl", _keys(client, target, patient))
-            except REFUSALS as error:
-                _refused(door, target, error)
+                if target not in refusing:
+                    rows.append(_look(client, target, 1))
+            except LlmdiagError as error:
+                _refused(door, target, error, FEEDS)
+                continue
+            with _noting(door, target, KEYS), speaking(target):
+                door.jsonl(f"keys-{number}.jsonl", _keys(client, target, patient))
     finally:
         for client in clients.values():
             client.close()
     door.jsonl("server.jsonl", rows)
+
+
+def hint(seen: Seen) -> str:
+    """The command with the address of the server in it, where the sockets tell."""
+    found = next(iter(_discovered(seen)), None)
+    return HINT if found is None else HINT.replace("redis://HOST:PORT", shlex.quote(found))
 
 
 def recognise(name: str, head: bytes) -> bool:
@@ -74,39 +91,33 @@ def recognise(name: str, head: bytes) -> bool:
 
 
 def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
-    """server.jsonl, keys-N.jsonl, or a saved INFO -> rows."""
+    """server.jsonl, keys-N.jsonl, or a saved INFO -> rows. Raises Garbled."""
     for artefact in artefacts:
-        if not artefact.name.endswith(".jsonl"):
-            yield "redis_servers", {"source": artefact.at(1), **_server_row(artefact.name, 0, None, _info_text(artefact.text()))}
-            continue
-        for number, line in artefact.lines():
-            record = msgspec.json.decode(line)
-            if "key_hex" in record:
-                yield "cache_keys", {"source": artefact.at(number), **record}
-                continue
-            ts = datetime.datetime.fromtimestamp(record["ts"], datetime.UTC).replace(tzinfo=None)
-            row = _server_row(record["target"], record["read"], record.get("ping_s"), record["info"])
-            yield "redis_servers", {"source": artefact.at(number), "ts": ts, **row}
-            for client in record.get("clients", ()):
-                yield "redis_clients", {
-                    "source": artefact.key(f"{number}.{client.get('id')}"), "read": record["read"], "ts": ts, "target": record["target"],
-                    **_client_row(client),
-                }
+        yield from redis_files.rows(artefact)
 
 
-def _urls(patient: Patient) -> dict[str, str]:
+def _urls(patient: Patient, door: Door) -> dict[str, str]:
     """Shown target -> URL to connect to: given ones first, then what the sockets say."""
-    given = [*patient.options.redis_urls, *filter(None, [os.environ.get("LLMDIAG_REDIS_URL")])]
-    found = {name_of(url): url for url in given}
+    found: dict[str, str] = {}
+    for url in filter(None, [*patient.options.redis_urls, os.environ.get("LLMDIAG_REDIS_URL")]):
+        with _noting(door, "a Redis address", FEEDS):
+            found[name_of(url)] = url
+    if not found and ("sockets" in patient.options.skip or not all(map(procfs.shows_descriptors, patient.pids))):
+        for table in FEEDS:
+            door.note(table, "partial", "no server is known because the sockets of the service were not all read; name it with --redis URL")
     places = {_place(url) for url in found.values()}
-    for row in patient.seen("sockets"):
-        if row.get("peer_kind") != "redis" or row.get("state") == "LISTEN":
-            continue
-        url = f"unix://{row['raddr']}" if row.get("rport") is None else f"redis://{_bracketed(str(row['raddr']))}:{row['rport']}"
+    for url in _discovered(patient.seen):
         if _place(url) not in places:
             places.add(_place(url))
             found[url] = url
     return dict(list(found.items())[:MAX_SERVERS])
+
+
+def _discovered(seen: Seen) -> Iterator[str]:
+    """URLs of the Redis servers that the service is connected to."""
+    for row in seen("sockets"):
+        if row.get("peer_kind") == "redis" and row.get("state") != "LISTEN" and row.get("raddr") is not None:
+            yield f"unix://{row['raddr']}" if row.get("rport") is None else f"redis://{_bracketed(str(row['raddr']))}:{row['rport']}"
 
 
 def _place(url: str) -> str:
@@ -120,23 +131,44 @@ def _bracketed(host: str) -> str:
 
 
 def _look(client: Client, target: str, read: int) -> dict[str, object]:
-    started = time.monotonic()
-    client.ping()
-    ping_s = time.monotonic() - started
-    info = client.info("all")
-    kept = {name: info[name] for name in INFO_FIELDS if name in info}
-    kept |= {f"calls_{name}": info[f"cmdstat_{name}"]["calls"] for name in ("get", "mget") if f"cmdstat_{name}" in info}
-    kept["keys"] = sum(value["keys"] for name, value in info.items() if name.startswith("db") and isinstance(value, dict) and "keys" in value)
-    return {"read": read, "ts": time.time(), "target": target, "ping_s": ping_s, "info": kept, "clients": _clients(client)}
+    """One read of one server. Raises what `speaking` does, and Garbled."""
+    with speaking(target):
+        started = time.monotonic()
+        client.ping()
+        ping_s = time.monotonic() - started
+        info, clients = _info(client, target), _clients(client, target)
+    return {"read": read, "ts": time.time(), "target": target, "ping_s": ping_s, "info": info, "clients": clients}
 
 
-def _clients(client: Client) -> list[dict[str, str]]:
+def _info(client: Client, target: str) -> dict[str, object]:
+    with _understood(target):
+        info = client.info("all")
+        kept = {name: info[name] for name in redis_files.INFO_FIELDS if name in info}
+        kept |= {f"calls_{name}": info[f"cmdstat_{name}"]["calls"] for name in ("get", "mget") if f"cmdstat_{name}" in info}
+        kept["keys"] = sum(value["keys"] for name, value in info.items() if name.startswith("db") and isinstance(value, dict) and "keys" in value)
+        if "redis_version" not in kept:
+            raise KeyError("redis_version")
+        return kept
+
+
+def _clients(client: Client, target: str) -> list[dict[str, str]]:
+    """At most 500 of CLIENT LIST; none where this user may not list them."""
+    names = ("id", "addr", "name", "db", "cmd", "age", "idle", "tot-cmds")
     try:
-        listed = client.client_list()
+        with _understood(target):
+            listed = [item for item in client.client_list() if item.get("name") != "llmdiag"]
+            return [{name: item[name] for name in names if name in item} for item in listed[:500]]
     except redis_py.ResponseError:
         return []
-    names = ("id", "addr", "name", "db", "cmd", "age", "idle", "tot-cmds")
-    return [{name: item[name] for name in names if name in item} for item in listed if item.get("name") != "llmdiag"][:500]
+
+
+@contextlib.contextmanager
+def _understood(target: str) -> Iterator[None]:
+    """The client library stumbles over answers that are well-formed and still not those of Redis."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise Garbled(f"{target} answers, but not as Redis does", hint="another service may listen there: check the address") from error
 
 
 def _keys(client: Client, target: str, patient: Patient) -> list[Mapping[str, object]]:
@@ -155,46 +187,23 @@ def _keys(client: Client, target: str, patient: Patient) -> list[Mapping[str, ob
 
 def _named(patient: Patient) -> Iterator[str]:
     for row in patient.seen("stack_locals"):
-        if not row.get("cut"):
+        if not row.get("cut") and not is_address(str(row["repr"])):
             yield str(row["repr"])
     for row in patient.seen("log_events"):
         yield from KEY_IN_LOG.findall(str(row.get("message")))
 
 
-def _server_row(target: str, read: int, ping_s: object, info: Mapping[str, object]) -> dict[str, object]:
-    product = str(info.get("server_name") or ("valkey" if "valkey_version" in info else "redis"))
-    calls = [info[name] for name in ("calls_get", "calls_mget") if name in info]
-    return {
-        "read": read, "target": target, "product": product, "version": info.get("valkey_version") or info.get("redis_version"),
-        "role": info.get("role"), "clients": info.get("connected_clients"), "blocked": info.get("blocked_clients"),
-        "commands": info.get("total_commands_processed"), "get_calls": sum(int(str(c)) for c in calls) if calls else None,
-        "hits": info.get("keyspace_hits"), "misses": info.get("keyspace_misses"), "used_bytes": info.get("used_memory"),
-        "max_bytes": info.get("maxmemory"), "keys": info.get("keys"), "ping_s": ping_s,
-    }
-
-
-def _client_row(client: Mapping[str, object]) -> dict[str, object]:
-    def number(name: str) -> int | None:
-        value = client.get(name)
-        return None if value is None else int(str(value))
-
-    return {
-        "client_id": number("id"), "addr": client.get("addr"), "name": client.get("name") or None, "db": number("db"), "cmd": client.get("cmd"),
-        "age_s": number("age"), "idle_s": number("idle"), "commands": number("tot-cmds"),
-    }
-
-
-def _info_text(text: str) -> dict[str, object]:
-    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line and not line.startswith("#"))
-    kept = {name: value.strip() for name, value in pairs if name in INFO_FIELDS}
-    return {name: int(value) if value.isdigit() else value for name, value in kept.items()}
-
-
-def _refused(door: Door, target: str, error: BaseException) -> None:
+@contextlib.contextmanager
+def _noting(door: Door, target: str, tables: Sequence[str]) -> Iterator[None]:
     """A server that exists and cannot be read makes its tables not collected, with the remedy."""
-    hint = "set LLMDIAG_REDIS_URL to a URL with the rights to read it"
-    reason = error.message if isinstance(error, LlmdiagError) else f"{type(error).__name__}: {error}"
-    for table in FEEDS:
-        door.note(table, "failed", f"{target}: {reason}; {hint}")
+    try:
+        yield
+    except LlmdiagError as error:
+        _refused(door, target, error, tables)
 
 
+def _refused(door: Door, target: str, error: LlmdiagError, tables: Sequence[str]) -> None:
+    words = error.message if target in error.message or isinstance(error, BadInput) else f"{target}: {error.message}"
+    hint = error.hint if not isinstance(error, Denied) else "set LLMDIAG_REDIS_URL to a URL with the rights to read it"
+    for table in tables:
+        door.note(table, "failed", f"{words}; {hint or 'check the address: --redis URL'}")

@@ -117,6 +117,8 @@ def _parse_ours(artefact: Artefact) -> Iterator[Row]:
                 f"{artefact.at(number)}: not a line of the sockets collector: {error}", hint="collect again",
             ) from error
         yield "sockets", {**row(item), "read": header.read, "ts": ts, "source": artefact.at(number)}
+    if header is None:
+        raise Garbled(f"{artefact.path} is empty", hint="collect again")
 
 
 def _read(patient: Patient, door: Door, read: int, run: _Run) -> None:
@@ -142,7 +144,7 @@ def _read(patient: Patient, door: Door, read: int, run: _Run) -> None:
 def _complain(door: Door, pids: Sequence[int], denied: Sequence[int], gone: Sequence[int]) -> None:
     """Note what could not be read; raise when that was everything."""
     if len(gone) == len(pids):
-        raise Vanished("all processes of the service ended before their sockets were read")
+        raise Vanished("all processes of the service ended before their sockets were read", hint="ps -ef shows whether it was restarted")
     if not denied:
         return
     error = Denied(

@@ -4,11 +4,13 @@ A full pass over all threads before the window and one after it, `tasks-0.jsonl`
 
     {"artefact":"threads","read":0,"ts":1796007298.3,"machine":"x86_64","ticks_per_s":100}
     {"pid":30339,"started":1796007203.1,"tid":30340,"ts":1796007298.31,"name":"python3","state":"S","ticks":[5,0],
-     "sched":[51234567,80112,310],"switches":[300,10],"wchan":"futex_do_wait","syscall":"202 0x7fb5e114e6f0 …"}
+     "sched":[51234567,80112,310],"switches":[300,10],"wchan":"futex_do_wait","syscall":"202 0x7fb5e114e6f0 0x80 0x2 …",
+     "futex":["0x7fb5e114e6f0",2,30341]}
 
-`ticks` is user and system CPU, `sched` ns on a CPU, ns waiting for one, and turns; `switches` voluntary and not. In
-between only quick reads, equal ones counted together, `states.jsonl`: the state of each thread, and of the busiest the
-system call and the peer of the socket it waits on:
+`ticks` is user and system CPU, `sched` ns on a CPU, ns waiting for one, and turns; `switches` voluntary and not; `futex`
+the mutex it waits for: address, word, and the thread that holds it, read from the memory of the process. In between only
+quick reads, equal ones counted together, `states.jsonl`: the state of each thread, and of the busiest the system call and
+the peer of the socket it waits on:
 
     {"artefact":"threads","beats":21,"ts":1796007303.4}
     {"pid":30339,"started":1796007203.1,"tid":30339,"beat":1,"ts":1796007298.6,"no":45,"fd":9,"peer":"127.0.0.1:6379","hits":131}
@@ -32,7 +34,7 @@ from diag.errors import Absent, Denied, Garbled, Vanished
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import sock_diag, sockets_proc, syscalls, thread_lists, thread_rows
-from diag.parsers.thread_rows import Header, Look, Task
+from diag.parsers.thread_rows import Futex, Header, Look, Task
 from diag.tables import Table
 
 NAME = "threads"
@@ -119,7 +121,7 @@ def _full_pass(door: Door, read: int, pids: Iterable[int]) -> list[Task]:
     for pid in pids:
         try:
             started = procfs.started_s(procfs.stat(pid).start_ticks)
-            found += [task for tid in procfs.tids(pid) if (task := _task(pid, started, tid, denied)) is not None]
+            found += _with_owners([task for tid in procfs.tids(pid) if (task := _task(pid, started, tid, denied)) is not None])
         except (Vanished, Garbled):
             continue
         except Denied as error:
@@ -147,7 +149,35 @@ def _task(pid: int, started: float, tid: int, denied: dict[str, list[Denied]]) -
     return Task(
         pid, started, tid, now, stat.comm, stat.state, (stat.user_ticks, stat.sys_ticks), _sched(pid, tid),
         _switches(status), int(status["NSpid"].split()[-1]) if "NSpid" in status else None, wchan, call,
+        _futex(pid, call or "", denied),
     )
+
+
+def _futex(pid: int, call: str, denied: dict[str, list[Denied]]) -> Futex | None:
+    """The mutex a thread waits for; its owner still as the process itself knows it."""
+    found = syscalls.call(call)
+    address = None if found is None else syscalls.mutex(found, MACHINE)
+    if address is None:
+        return None
+    try:
+        lock = syscalls.lock(procfs.memory(pid, address, syscalls.MUTEX_BYTES))
+    except Vanished:
+        return None
+    except Denied as error:
+        denied.setdefault("threads.futex_owner_tid", []).append(error)
+        lock = None
+    return (hex(address), None, None) if lock is None else (hex(address), lock.word, lock.owner)
+
+
+def _with_owners(tasks: Sequence[Task]) -> Iterator[Task]:
+    """Owners of mutexes as the host knows them; one that is no living thread of this process is none."""
+    outer: Mapping[int | None, int] = {task.ns_tid or task.tid: task.tid for task in tasks}
+    for task in tasks:
+        if task.futex is None:
+            yield task
+        else:
+            address, word, owner = task.futex
+            yield msgspec.structs.replace(task, futex=(address, word, outer.get(owner)))
 
 
 def _text(path: str, column: str, denied: dict[str, list[Denied]]) -> str | None:

@@ -242,6 +242,8 @@ class Survey:
         self.arrays.append(array)
         if array.values is None and isinstance(node.state, tuple) and isinstance(node.state[-1], list):
             self.texts += [text[:MAX_TEXT] for text in node.state[-1][:MAX_TEXTS] if isinstance(text, str)]
+        if isinstance(node.state, tuple):
+            self.texts += [text[:MAX_TEXT] for text in node.state[5:][:MAX_TEXTS] if isinstance(text, str)]  # of a subclass
         return True
 
     def _look_for_wrapper(self, node: Node, fields: dict[str, Node]) -> None:

@@ -83,9 +83,9 @@ def _array(dtype: str | np.dtype[Any], shape: tuple[int, ...], data: Node, *, fo
 
 
 def _reconstruct(node: Call, _storages: Storages | None) -> Array:
-    if not isinstance(node.state, tuple) or len(node.state) != 5:
+    if not isinstance(node.state, tuple) or len(node.state) < 5:
         raise BadArray("an array without content")
-    _version, shape, dtype, fortran, data = node.state
+    _version, shape, dtype, fortran, data = node.state[:5]  # what follows belongs to a subclass
     return _array(_dtype(dtype), _shape(shape), data, fortran=bool(fortran))
 
 

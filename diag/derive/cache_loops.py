@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from diag.derive.stack_stability import Frame, common_callers
+from diag.parsers.key_texts import is_address, looks_like_key
 from diag.tables import Table, table
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ WANTS = ("thread_states", "sockets", "cache_keys")
 CACHE_CLIENT = re.compile(r"(^|/)(redis|valkey|aioredis|coredis|rediscluster|django_redis|aiocache|pymemcache|glide)/")
 # clip-vit-b-32:image:9e107d9d372bb6826bd81d3542a419d6, or a UUID
 DIGEST = re.compile(r"[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-")
-# 127.0.0.1:6379, [::1]:6379, redis://cache:6379/0 : where the cache is, not what is in it
-ADDRESS = r"(\w+://)?[\w.\[\]:-]+:\d{1,5}(/\d*)?"
 ENTRY_FRAMES = frozenset({"_bootstrap", "_bootstrap_inner", "run", "<module>", "_worker", "_main", "spawn_main"})
 CHAIN_FRAMES = 4
 THREAD = ["bundle", "host", "capture", "pid", "tid"]
@@ -81,7 +80,8 @@ def _stacks(rows: "pd.DataFrame") -> Stacks:
     found: Stacks = {}
     if rows.empty:
         return found
-    whole = rows[rows["whole"].ne(False) | rows["whole"].isna()].sort_values([*THREAD, "sample", "depth"], ascending=[True] * 6 + [False])
+    python = rows[rows["native"].ne(True) | rows["native"].isna()]
+    whole = python[python["whole"].ne(False) | python["whole"].isna()].sort_values([*THREAD, "sample", "depth"], ascending=[True] * 6 + [False])
     columns = [whole[name] for name in THREAD]
     for *identity, sample, func, file in zip(*columns, whole["sample"], whole["func"].fillna("?"), whole["file"].fillna("?"), strict=True):
         found.setdefault(tuple(identity), {}).setdefault(int(sample), []).append((str(func), str(file)))
@@ -173,7 +173,10 @@ def _threads(rows: "pd.DataFrame") -> "Iterator[tuple[object, ...]]":
 def _held(rows: "pd.DataFrame", stacks: Stacks) -> list[dict[str, object]]:
     if rows.empty:
         return []
-    rows = rows[~rows["repr"].str.fullmatch(ADDRESS).astype(bool)]
+    rows = rows[rows["is_text"].ne(False) | rows["is_text"].isna()]
+    rows = rows[[looks_like_key(str(text)) and not is_address(str(text)) for text in rows["repr"]]]
+    if rows.empty:
+        return []
     rows = rows[[int(str(sample)) in stacks.get(tuple(thread), {}) for *thread, sample in _threads(rows)]]
     if rows.empty:
         return []

@@ -40,6 +40,7 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     import pandas as pd
 
     rows = frames["stack_frames"]
+    rows = rows[rows["native"].ne(True) | rows["native"].isna()]  # native frames differ below the same Python call
     if rows.empty:
         return {}
     taken: dict[object, int] = rows.groupby(["bundle", "capture", "pid"])["sample"].nunique().to_dict()

@@ -14,6 +14,9 @@ MAX_CHARS = 512
 # 9e107d9d372bb6826bd81d3542a419d6, or the same with dashes as in a UUID
 _DIGEST = re.compile(r"[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
 
+# 127.0.0.1:6379, [::1]:6379, redis://cache:6379/0
+_ADDRESS = re.compile(r"(\w+://)?[\w.\[\]:-]+:\d{1,5}(/\d*)?")
+
 
 def text_of(printed: str) -> str | None:
     """The string that was printed, without quotes and, where it was cut, without the dots; None when it is no string."""
@@ -35,3 +38,8 @@ def looks_like_key(text: str) -> bool:
     if not text or len(text) > MAX_CHARS or any(char.isspace() for char in text):
         return False
     return ":" in text or "@" in text or _DIGEST.search(text) is not None
+
+
+def is_address(text: str) -> bool:
+    """Where a cache is, not what is in it."""
+    return _ADDRESS.fullmatch(text) is not None

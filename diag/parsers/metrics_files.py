@@ -55,6 +55,7 @@ def utc(epoch_s: float) -> datetime.datetime:
 
 def probes(artefact: Artefact) -> Iterator[dict[str, object]]:
     """Rows of `probes`. Raises Garbled."""
+    number = 0
     for number, line in artefact.lines():
         try:
             if number == 1:
@@ -69,10 +70,12 @@ def probes(artefact: Artefact) -> Iterator[dict[str, object]]:
                 "read": probe.read, "ts": ts, "target": probe.target, "url": probe.url, "outcome": probe.outcome,
                 "status": probe.status, "seconds": probe.seconds, "source": artefact.at(number),
             }
+    if number == 0:
+        raise Garbled(f"{artefact.path} is empty", hint="collect again")
 
 
 def reads(texts: Sequence[Artefact]) -> Iterator[tuple[Artefact, dict[str, object]]]:
-    """Each text with its read, ts and target: from our own head lines, else from the names of the files."""
+    """Each text with its read, ts and target: from our own head lines, else from the names of the files. Raises Garbled."""
     saved: list[tuple[Artefact, _Name]] = []
     for artefact in texts:
         known = _own(artefact)
@@ -92,7 +95,10 @@ def _own(artefact: Artefact) -> dict[str, object] | None:
     match, url = HEAD.match(first), HEAD_URL.match(second)
     if match is None or url is None:
         return None
-    return {"read": int(match[1]), "ts": utc(float(match[2])), "target": urlsplit(url[1]).netloc}
+    try:
+        return {"read": int(match[1]), "ts": utc(float(match[2])), "target": urlsplit(url[1]).netloc}
+    except (ValueError, OverflowError, OSError) as error:
+        raise Garbled(f"{artefact.at(1)}: not a head line of ours: {error}", hint="collect again") from error
 
 
 class _Name(NamedTuple):

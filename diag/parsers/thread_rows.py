@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -9,48 +10,55 @@ from diag import procfs
 from diag.errors import Garbled
 from diag.model import Artefact, Row
 from diag.parsers import thread_lists
+from diag.parsers.bounds import Count, Epoch
 
 ARTEFACT = '{"artefact":"threads"'
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
+Futex = tuple[str, int | None, int | None]
+"""Lock a thread waits for: address in hex, its word, thread that holds it as the host knows it; None where it does not say."""
 
 
 class Header(msgspec.Struct, frozen=True):
     """First line: which full pass, or None for the quick reads."""
 
     artefact: str
-    ts: float
-    read: int | None = None
-    ticks_per_s: int = 100
+    ts: Epoch
+    read: Count | None = None
+    ticks_per_s: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
 
 
 class Task(msgspec.Struct, frozen=True):
     """One thread in a full pass; what could not be read is None."""
 
-    pid: int
-    started: float
-    tid: int
-    ts: float
+    pid: Count
+    started: Epoch
+    tid: Count
+    ts: Epoch
     name: str
     state: str
-    ticks: tuple[int, int]
-    sched: tuple[int, int, int] | None = None
-    switches: tuple[int, int] | None = None
-    ns_tid: int | None = None
+    ticks: tuple[Count, Count]
+    sched: tuple[Nanoseconds, Nanoseconds, Count] | None = None
+    switches: tuple[Count, Count] | None = None
+    ns_tid: Count | None = None
     wchan: str | None = None
     syscall: str | None = None
+    futex: Futex | None = None
 
 
 class Look(msgspec.Struct, frozen=True, omit_defaults=True):
     """Equal quick reads of one thread: of its state, or of the system call it is in."""
 
-    pid: int
-    started: float
-    tid: int
-    beat: int
-    ts: float
-    hits: int
+    pid: Count
+    started: Epoch
+    tid: Count
+    beat: Count
+    ts: Epoch
+    hits: Count
     state: str | None = None
     no: int | None = None
-    fd: int | None = None
+    fd: Count | None = None
     peer: str | None = None
 
 
@@ -87,7 +95,8 @@ def _thread_row(source: str, task: Task, read: int, ticks_per_s: int) -> dict[st
         "name": task.name, "state": task.state, "user_s": task.ticks[0] / ticks_per_s, "sys_s": task.ticks[1] / ticks_per_s,
         "run_s": task.sched and task.sched[0] / 1e9, "runq_s": task.sched and task.sched[1] / 1e9,
         "vol_switches": task.switches and task.switches[0], "invol_switches": task.switches and task.switches[1],
-        "wchan": task.wchan, "syscall": task.syscall, "ns_tid": task.ns_tid, "source": source,
+        "wchan": task.wchan, "syscall": task.syscall, "ns_tid": task.ns_tid,
+        "futex_address": task.futex and task.futex[0], "futex_owner_tid": task.futex and task.futex[2], "source": source,
     }
 
 
@@ -107,8 +116,10 @@ def _saved(artefacts: Sequence[Artefact]) -> Iterator[Row]:
             times[_pair(artefact)] = float(text)
         elif thread_lists.is_top(text):
             tops.append(artefact)
-        else:
+        elif thread_lists.is_tasks(text):
             lists.append(artefact)
+        else:
+            raise Garbled(f"{artefact.path} is no list of threads", hint="collect again, or save top -H -b -n 3 > top.txt")
     lists.sort(key=lambda item: (times.get(_pair(item), 0.0), item.path))
     for read, artefact in enumerate(lists):
         ts = times.get(_pair(artefact))

@@ -26,7 +26,7 @@ MAX_LISTED = 20
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~$&"})
 # @user, #123, GH-1, and of GitLab !12 &3 ~label %milestone $4, https://…, www.… and :smile: become links or pictures after Markdown has been read
 LIVE = re.compile(
-    r"(?<=[@#!&~%$])(?=\w)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
+    r"(?<=[@#!&~%$])(?=\w)|(?<=GH)(?=-\d)|(?<=:)(?=//)|(?<=www)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
 )
 ZERO_WIDTH_SPACE = "\u200b"
 # 1. step / - point / ```sh / ### heading / `code` / **bold** / *emphasis*: all of Markdown that a runbook may use
@@ -34,8 +34,11 @@ LINE = re.compile(r"(?P<indent> *)(?P<marker>(?:[-*]|\d{1,3}\.) +)?(?P<rest>.*)"
 FENCE = re.compile(r" *(`{3,}|~{3,})[^`]*")
 HEADING = re.compile(r"#{1,6} +(.*)")
 INLINE = re.compile(
-    r"(?P<ticks>`+)(?P<code>[^`]+)(?P=ticks)(?!`)|\*\*(?P<bold>[^*`]+)\*\*|(?<!\w)\*(?P<stress>[^*`\s][^*`]*)\*(?!\w)"
+    r"(?<!`)(?P<ticks>`+)(?!`)(?P<code>[^`]*[^`\s][^`]*)(?P=ticks)(?!`)"
+    r"|\*\*(?P<bold>[^*`\s](?:[^*`]*[^*`\s])?)\*\*|(?<![\w*])\*(?P<stress>[^*`\s](?:[^*`]*[^*`\s])?)\*(?![\w*])"
 )
+# === or --- would make the line above a heading, - - - draws a line
+RULER = re.compile(r"[-=+][-=+ ]*")
 BLANK_LINES = re.compile(r"\n{3,}")
 
 
@@ -101,7 +104,7 @@ def code(value: object, limit: int = MAX_TEXT_CHARS) -> str:
     """Text of the evidence as a code span on one line, whatever back-ticks it holds."""
     text = inert(value, limit) or "(empty)"
     fence_ = "`" * (_longest_ticks(text) + 1)
-    pad = " " if text[0] in "` " or text[-1] in "` " else ""
+    pad = " " if text.strip() and (text[0] in "` " or text[-1] in "` ") else ""
     return f"{fence_}{pad}{text}{pad}{fence_}"
 
 
@@ -126,7 +129,7 @@ def runbook(text: str) -> str:
     shown: list[str] = []
     block: list[str] | None = None
     closing = ""
-    for raw in text.splitlines():
+    for raw in text.replace("\r\n", "\n").split("\n"):
         opened = FENCE.fullmatch(raw)
         if block is None and opened:
             block, closing, indent = [], opened.group(1), min(len(raw) - len(raw.lstrip(" ")), 12)
@@ -146,7 +149,7 @@ def _runbook_line(raw: str) -> str:
         return escaped(raw)
     rest = found["rest"]
     heading = HEADING.fullmatch(rest)
-    body = f"**{escaped(heading.group(1))}**" if heading else _inline(rest)
+    body = f"**{escaped(heading.group(1))}**" if heading else f"\\{rest}" if RULER.fullmatch(rest) else _inline(rest)
     return f"{found['indent'][:12]}{(found['marker'] or '').rstrip()}{' ' if found['marker'] else ''}{body}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""The first screen: at most 24 lines that name cause, proof, next command and what could not be looked at."""
+"""The first screen: less than 24 lines that name cause, proof, next command and what could not be looked at."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,8 @@ from diag.report.inert import inert
 from diag.report.layout import clipped, command_lines, joined, limited, middle, wrapped
 from diag.report.words import Missing, Sentence
 
-LINES = 24
+LINES = 23
+"""One less than a terminal has: the prompt takes the last."""
 LABEL = 11
 MAX_COMMAND_LINES = 8
 MARK_STYLE = {"+": "bold green", "-": "dim", "?": "bold yellow"}
@@ -39,7 +40,7 @@ class Item:
 
 
 def lines(diagnosis: Diagnosis, width: int, *, more: bool) -> list[Text]:
-    """Headline and what fits into 24 lines of `width` cells, the most important first, in the order of reading.
+    """Headline and what fits into 23 lines of `width` cells, the most important first, in the order of reading.
 
     `more` ends it with the command that prints everything.
     """
@@ -65,12 +66,12 @@ def _fitting(items: Sequence[Item], room: int) -> list[Item]:
 
 
 def _headline(diagnosis: Diagnosis, width: int) -> Text:
-    verdict = diagnosis.findings[0].verdict.value if diagnosis.findings else diagnosis.verdict
     lead, subject = words.headline(diagnosis)
     line = clipped(lead, width)
     room = width - cell_len(line) - 2
     if subject and room >= LABEL:
         line += f": {middle(inert(subject), room)}"
+    verdict = diagnosis.findings[0].verdict if diagnosis.findings else "inconclusive" if diagnosis.inconclusive else diagnosis.verdict
     return Text(line, style=words.verdict_colour(verdict))
 
 
@@ -84,7 +85,8 @@ def _found(diagnosis: Diagnosis, first: RuleResult, width: int) -> list[Item]:
     doubt = "" if first.verdict is Verdict.CONFIRMED else f"; {inert(words.reason(first))}"
     items = [_item("What", 5, f"{inert(first.title)} ({first.severity}{doubt})", width)]
     lead, subject = words.headline(diagnosis)
-    if cell_len(f"{lead}: {inert(subject)}") > width:
+    told = any(subject in sentence.text[:width] for sentence in words.because(first))
+    if cell_len(f"{lead}: {inert(subject)}") > width and not told:
         items.append(_item("Subject", 8, inert(subject), width, limit=3))
     items += _because(first, width)
     items += _not_seen(diagnosis, first, width)
@@ -120,8 +122,13 @@ def _because(result: RuleResult, width: int) -> list[Item]:
 
 def _first_sentence(sentence: Sentence, width: int, limit: int = 3) -> list[Text]:
     """`[+] text (+3 like it)  source` on at most `limit` lines; the source only where it costs no line."""
-    text = inert(sentence.text, limit * width) + (f" (+{sentence.others} like it)" if sentence.others else "")
-    shown = sentence_lines(sentence.mark, limited(wrapped(text, width - 4), limit, width - 4))
+    text = inert(sentence.text, limit * width)
+    others = f" (+{sentence.others} like it)" if sentence.others else ""
+    parts = wrapped(text + others, width - 4)
+    if len(parts) > limit:
+        parts = limited(wrapped(text, width - 4), limit, width - 4 - cell_len(others))
+        parts[-1] += others
+    shown = sentence_lines(sentence.mark, parts)
     source = inert(sentence.source)
     if source and cell_len(shown[-1].plain) + cell_len(source) + 2 <= width:
         shown[-1].append(f"  {source}", style="dim")
@@ -138,13 +145,15 @@ def _not_seen(diagnosis: Diagnosis, first: RuleResult, width: int) -> list[Item]
     gaps = words.missing(diagnosis)
     own = [gap for gap in gaps if first.rule in gap.rules]
     others = sorted((gap for gap in gaps if gap not in own), key=lambda gap: -len(gap.tables))
-    ranked = [(20 + 50 * number, gap) for number, gap in enumerate(own)] + [(46, gap) for gap in others[:1]]
+    decisive = {table for signal in first.unseen() if signal.role != "support" for table in signal.unseen_tables}
+    ranked = [(20 + n if decisive & {*gap.tables} else 46 + n, gap) for n, gap in enumerate(own)] + [(47, gap) for gap in others[:1]]
     return [_gap("Not seen", gap, rank, "", width) for rank, gap in ranked]
 
 
 def _gap(label: str, gap: Missing, rank: int, number: str, width: int) -> Item:
     """What was not looked at and why, and below it the command that would look."""
-    text = f"{number}{inert(', '.join(gap.tables))} ({inert(gap.because)})"
+    why = "" if gap.because == words.NOT_COLLECTED else f" ({inert(gap.because)})"
+    text = f"{number}{inert(', '.join(gap.tables))}{why}"
     head = limited(wrapped(text, width - LABEL), 2, width - LABEL)
     return Item(label, rank, (*_body(Text(part) for part in head), *command(gap.command, width)))
 
@@ -181,7 +190,8 @@ def _nothing_found(diagnosis: Diagnosis, width: int) -> list[Item]:
     items += [_gap("Do next", gap, 5 + 18 * n, f"{n + 1} collect ", width) for n, gap in enumerate(gaps)]
     if not gaps:
         again = command(words.hint_for(diagnosis, ""), width)
-        items.append(Item("Do next", 30, (Text("1 if it misbehaves again, take a snapshot while it does"), *again)))
+        say = _item("Do next", 30, "1 if it misbehaves again, take a snapshot while it does", width)
+        items.append(Item(say.label, say.rank, (*say.lines, *again)))
     return items
 
 

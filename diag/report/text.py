@@ -20,7 +20,7 @@ LIST_MARKER = re.compile(r"([-*]|[0-9]{1,3}\.)(?= )")
 
 
 def render(diagnosis: Diagnosis, *, full: bool = False, width: int = WIDTH) -> Text:
-    """First screen (at most 24 lines), then with `full` the rest. No line is wider than `width`, taken as 40 to 100 cells.
+    """First screen (less than 24 lines), then with `full` the rest. No line is wider than `width`, taken as 40 to 100 cells.
 
     `.plain` has no colour and says the same.
     """
@@ -49,7 +49,6 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[Text]:
     lines += _missing(diagnosis, width)
     gaps = [f"{name}: {why}" for name, why in words.collectors(diagnosis)[2]]
     lines += _section("Collectors that did not read everything", gaps, width)
-    lines += _section("Note", words.notes(diagnosis), width)
     lines += _section("Cut short and dropped", _listed(words.names(diagnosis, "dropped")), width)
     lines += _section("Not recognised as evidence", _listed(words.names(diagnosis, "unrecognised")), width)
     return [
@@ -78,7 +77,7 @@ def _finding(diagnosis: Diagnosis, result: RuleResult, number: int, width: int) 
     lines.append(Text())
     for name, text in result.runbook.items():
         lines += [Text(f"  {inert(name.replace('_', ' ').capitalize())}", style="bold")]
-        lines += [line for raw in text.splitlines() for line in _runbook_line(raw, width)]
+        lines += [line for raw in text.replace("\r\n", "\n").split("\n") for line in _runbook_line(raw, width)]
         lines.append(Text())
     return lines
 

@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.cache import servers
 
@@ -37,7 +39,8 @@ class LiveServer:
         return f"redis://127.0.0.1:{self.port}"
 
     def client(self, db: int = 0, username: str | None = None, password: str | None = None) -> redis.Redis:
-        return redis.Redis(port=self.port, db=db, protocol=2, username=username, password=password)
+        at_once = Retry(NoBackoff(), 0)  # the default sleeps for seconds
+        return redis.Redis(port=self.port, db=db, protocol=2, username=username, password=password, retry=at_once)
 
 
 def _free_port() -> int:

@@ -17,6 +17,7 @@ from diag.cache.keys import CacheKey
 from diag.cache.server import connect, inspect_keys, scan
 from diag.errors import BadInput, CannotConnect, Denied
 from diag.tables import CORE
+from tests.cache.servers import on_every_server
 
 HEALTHY = 240
 FAMILY = b"clip-vit-b-32:image:"
@@ -78,6 +79,7 @@ def put(client: redis.Redis, key: bytes, value: bytes, ttl_s: int | None) -> Non
     client.set(key, value, ex=ttl_s)
 
 
+@on_every_server
 def test_every_ghost_is_found_with_its_reason_and_nothing_else(server: Any, app: ModuleType) -> None:
     client = server.client()
     plant_healthy(client)
@@ -118,6 +120,7 @@ def test_every_ghost_is_found_with_its_reason_and_nothing_else(server: Any, app:
     assert "app_classes.NoTextAtAll" in foreign.detail
 
 
+@on_every_server
 def test_the_same_ghosts_are_found_by_name_among_a_sample(server: Any, app: ModuleType) -> None:
     client = server.client()
     plant_healthy(client)
@@ -261,6 +264,7 @@ def test_a_value_that_would_run_code_is_named_and_not_run(server: Any, app: Modu
     assert not canary.exists()
 
 
+@on_every_server
 def test_all_databases_types_and_names_are_seen(server: Any) -> None:
     first, third = server.client(), server.client(db=3)
     first.hset("h:1", mapping={"a": "b"})
@@ -296,6 +300,7 @@ def test_a_long_value_is_judged_by_its_head(server: Any, app: ModuleType) -> Non
     assert not rows[digest("cut")].purgeable
 
 
+@on_every_server
 def test_reading_leaves_idle_times_alone_and_names_itself(server: Any) -> None:
     client = server.client()
     client.set("idle:12345", pickle.dumps(vector(1)))
@@ -336,6 +341,7 @@ def test_bad_addresses_and_missing_rights_are_named(
     assert connect(None).ping()
 
 
+@on_every_server
 def test_the_rights_a_scan_needs_are_few(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = server.client()
     plant_healthy(admin)

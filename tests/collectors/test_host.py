@@ -103,6 +103,15 @@ def test_versions_of_a_virtual_environment_come_first(tmp_path: Path) -> None:
     assert "secret_tool" not in found
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_packages_of_the_base_python_only_where_the_environment_sees_them(tmp_path: Path, shared: bool) -> None:
+    place = tmp_path / "env"
+    venv.create(place, with_pip=False, symlinks=True, system_site_packages=shared)
+    with process(str(place / "bin/python"), "-c", UP) as pid:
+        sites = host._packages(pid).site
+    assert bool([site for site in sites if not site.startswith(str(place))]) == shared
+
+
 def test_one_row_set_for_processes_of_one_environment(tmp_path: Path) -> None:
     with process(sys.executable, "-c", UP) as one, process(sys.executable, "-c", UP) as two:
         got = harness.run(host, one, tmp_path, root=one, pids=[one, two])

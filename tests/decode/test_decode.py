@@ -320,3 +320,22 @@ def test_mutated_values_never_break_the_decoder(data: st.DataObject) -> None:
     for array in found.arrays:
         values: npt.NDArray[Any] | None = numbers(array)
         assert values is None or values.size <= 64 * len(value) + 1
+
+
+class NotedArray(np.ndarray):  # type: ignore[type-arg]
+    """An array with something of its own in its state, as subclasses have."""
+
+    note = ""
+
+    def __reduce__(self) -> Any:
+        rebuild, args, state = super().__reduce__()
+        return rebuild, args, (*state, self.note)
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_state_of_an_array_subclass_is_read_and_its_texts_are_seen(protocol: int) -> None:
+    value = np.ones((2, 3), np.float32).view(NotedArray)
+    value.note = "photo-skipped"
+    found = decode(pickle.dumps(value, protocol))
+    assert (found.problem, found.shape, found.dtype) == (None, (2, 3), "float32")
+    assert "photo-skipped" in found.texts

@@ -2,16 +2,15 @@
 
 import contextlib
 import os
-import shlex
 import shutil
+import socket
 import socketserver
-import stat
 import subprocess
 import sys
 import sysconfig
 import threading
 import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,150 +18,205 @@ from diag.labs import wait_until
 from tests.conftest import ROOT
 from tests.live.run import Said
 
-DEADLINE_S = 90.0
-SECRETS = ("LLMDIAG_REDIS_URL", "REDIS_URL")
+DEADLINE_S = 120.0
 
-# The python that follows sees a /dev of its own, with one NVIDIA device node in it; nobody else does.
+# The program that follows sees a /dev of its own, with the node of one NVIDIA device in it; nobody else does.
 OWN_DEV = """
 import ctypes, os, stat, sys
 libc = ctypes.CDLL(None, use_errno=True)
-kept = {name: os.stat(f"/dev/{name}") for name in ("null", "zero", "urandom", "random", "kmsg") if os.path.exists(f"/dev/{name}")}
+kept = {name: os.stat(f"/dev/{name}").st_rdev for name in ("null", "zero", "urandom", "random", "kmsg") if os.path.exists(f"/dev/{name}")}
 NEWNS, PRIVATE = 0x20000, 1 << 18 | 1 << 14
-for failed in (
+for step in (
     lambda: libc.unshare(NEWNS),
     lambda: libc.mount(b"none", b"/", None, PRIVATE, None),
     lambda: libc.mount(b"tmpfs", b"/dev", b"tmpfs", 0, None),
 ):
-    if failed():
-        sys.exit("no mount namespace: " + os.strerror(ctypes.get_errno()))
-for name, facts in kept.items():
-    os.mknod(f"/dev/{name}", 0o666 | stat.S_IFCHR, facts.st_rdev)
-os.mknod("/dev/nvidia0", 0o666 | stat.S_IFCHR, os.makedev(195, 0))
+    if step() != 0:
+        sys.exit("no /dev of its own: " + os.strerror(ctypes.get_errno()))
+for name, device in [*kept.items(), ("nvidia0", os.makedev(195, 0))]:
+    os.mknod(f"/dev/{name}", 0o666 | stat.S_IFCHR, device)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
+WITH_A_GPU = (sys.executable, "-c", OWN_DEV)
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """How llmdiag is started: which Python, what comes before it, with what arguments and environment."""
+class Around:
+    """How llmdiag is started: by which Python, behind which command, with which options and environment."""
 
     python: str = sys.executable
-    prefix: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
     during: Callable[[], None] | None = None
     """Called once, in the middle of the window."""
 
 
-def snapshot(pid: int, bundle: Path, *args: str, around: Surroundings) -> Said:
-    """`llmdiag snapshot PID -o BUNDLE -f json` in these surroundings; `around.during` happens in mid-window."""
-    clean = {name: value for name, value in os.environ.items() if name not in SECRETS}
-    argv = [*around.prefix, around.python, "-m", "diag.cli", "snapshot", str(pid), "-o", str(bundle), "-f", "json", *args, *around.args]
-    process = subprocess.Popen(
+def snapshot(pid: int, bundle: Path, around: Around, *args: str) -> Said:
+    """`llmdiag snapshot PID -o BUNDLE -f json`, in these surroundings. A traceback fails the test."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("LLMDIAG_REDIS_URL", "REDIS_URL")}
+    argv = (*around.behind, around.python, "-m", "diag.cli", "snapshot", str(pid), "-o", str(bundle), "-f", "json", *args, *around.args)
+    with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, cwd=bundle.parent,
         env={**clean, "LLMDIAG_STRICT": "1", "PYTHONPATH": str(ROOT), **around.env},
-    )
-    try:
-        if around.during is not None:
-            _when_sampling(bundle.with_suffix(""), process)
-            around.during()
-        out, err = process.communicate(timeout=DEADLINE_S)
-    finally:
-        if process.poll() is None:
+    ) as process:
+        try:
+            if around.during is not None:
+                _wait_for_the_window(bundle.with_suffix(""), process)
+                around.during()
+            out, err = process.communicate(timeout=DEADLINE_S)
+        finally:
             process.kill()
-            process.communicate()
     assert "Traceback" not in err, err
     return Said(process.returncode, out, err)
 
 
-def _when_sampling(folder: Path, process: subprocess.Popen[str]) -> None:
-    """The first stacks are written: every collector has begun, and the window is open."""
+def _wait_for_the_window(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Until the first stacks are written: then every collector has begun."""
     journal = folder / "manifest.jsonl"
     wait_until(lambda: process.poll() is not None or (journal.exists() and "artefacts/stacks/" in journal.read_text()), DEADLINE_S)
     assert process.poll() is None, "the snapshot was over before anything could be broken"
 
 
 @contextlib.contextmanager
-def serving(reply: bytes | None) -> Iterator[int]:
-    """A TCP server that answers whatever it is asked with `reply` and hangs up; None = accepts and never says a word. Gives its port."""
+def serving(reply: bytes | None, at: Path | None = None) -> Iterator["Serving"]:
+    """A server, on a free TCP port or at a unix path, that answers whatever it is sent with `reply`; None = never a word."""
     over = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with contextlib.suppress(OSError):
-                self.request.recv(65536)
-                if reply is None:
-                    over.wait()
-                else:
+                while self.request.recv(1 << 16):
+                    if reply is None:
+                        over.wait()
+                        return
                     self.request.sendall(reply)
+                    if reply.startswith(b"HTTP/"):
+                        return
 
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
+    kind = socketserver.ThreadingTCPServer if at is None else socketserver.ThreadingUnixStreamServer
+    kind.daemon_threads = True
+    with kind(("127.0.0.1", 0) if at is None else str(at), Handler) as server:  # type: ignore[arg-type]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
+        running = Serving(server)
         try:
-            yield server.server_address[1]
+            yield running
         finally:
             over.set()
-            server.shutdown()
+            running.stop()
             thread.join()
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A running server of `serving`."""
+
+    server: socketserver.BaseServer
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_address[1])  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        """Nobody listens there any more."""
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def http(status: str, body: bytes) -> bytes:
+    """One HTTP answer."""
+    return f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
 
 @contextlib.contextmanager
-def talking(reply: bytes) -> Iterator[int]:
-    """A TCP server that answers every line it is sent with `reply`, again and again. Gives its port."""
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            with contextlib.suppress(OSError):
-                while self.request.recv(65536):
-                    self.request.sendall(reply)
-
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+def out_of_the_way(path: Path) -> Iterator[None]:
+    """A unix socket that keeps its connections, while something else may stand at its path."""
+    aside = path.with_name(f"{path.name}-aside")
+    path.rename(aside)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        aside.rename(path)
 
 
-def http(status: str, body: bytes, kind: str = "text/html") -> bytes:
-    """One HTTP answer."""
-    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
-
-
-def tool(folder: Path, name: str, script: str, mode: int = 0o755) -> Path:
-    """A real executable called `name`: a shell script."""
+def program(folder: Path, name: str, script: str, mode: int = 0o755) -> None:
+    """A real executable: a shell script."""
+    folder.mkdir(exist_ok=True)
     place = folder / name
     place.write_text(f"#!/bin/sh\n{script}\n")
     place.chmod(mode)
-    return place
 
 
-def own_python(folder: Path) -> Path:
-    """A Python that sees what this one sees, with a scripts folder of its own (where llmdiag looks for py-spy first)."""
+def python_with(py_spy: str, folder: Path) -> str:
+    """A Python that has all that this one has, and beside it a py-spy that is this shell script."""
     venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
     (site,) = (folder / "lib").glob("python3*/site-packages")
     (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder / "bin" / "python"
+    program(folder / "bin", "py-spy", py_spy)
+    return str(folder / "bin" / "python")
+
+
+def real_py_spy() -> str:
+    """Path of py-spy, found as llmdiag finds it."""
+    places = os.pathsep.join((sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"]))
+    found = shutil.which("py-spy", path=places)
+    assert found is not None
+    return found
 
 
 def without(*capabilities: str) -> tuple[str, ...]:
-    """Words before a command that take these capabilities from it, e.g. `sys_ptrace`."""
+    """What stands before a command to take capabilities from it, e.g. `sys_ptrace`."""
     given_up = ",".join(f"-{name}" for name in capabilities)
     return ("setpriv", "--bounding-set", given_up, "--inh-caps", given_up, "--")
 
 
-def real_py_spy() -> str:
-    found = shutil.which("py-spy", path=os.pathsep.join((sysconfig.get_path("scripts"), str(Path(sys.executable).parent)))) or shutil.which("py-spy")
-    assert found is not None
-    return found
+def may_give_up_rights() -> bool:
+    """Root with setpriv, and with the right to mount: else there is nothing to give up."""
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        return False
+    return subprocess.run([*WITH_A_GPU, "true"], capture_output=True, check=False).returncode == 0
+
+
+# Says "ready" on its third descriptor. Name, thread name, argument, environment, socket paths and output are garbage.
+STRANGE = r"""
+import os, socket, sys, threading
+def park():
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "wb") as comm:
+        comm.write(b"\xff) R (\n\xfe")
+    named.set()
+    threading.Event().wait()
+named = threading.Event()
+threading.Thread(target=park, daemon=True).start()
+named.wait()
+with open("/proc/self/comm", "wb") as comm:
+    comm.write(b"\xfe) Z 1 (\n\t")
+listening = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+listening[0].bind(b"\0abstract \xff\n0A ")
+listening[1].bind(os.fsencode(sys.argv[1]) + b"/s \xff\n[0]")
+for item in listening:
+    item.listen()
+os.write(1, bytes(range(256)) * 64)
+os.write(3, b"ready\n")
+threading.Event().wait()
+"""
+
+
+@contextlib.contextmanager
+def strange_patient(folder: Path) -> Iterator[int]:
+    """A process whose every name is garbage: neither UTF-8 nor one line, with brackets where /proc has its own. Gives its pid."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (folder / "strange.log").open("wb") as log:
+        argv = [sys.executable, "-c", STRANGE, os.fsencode(folder), b"\xff\n) R 1 ( \x1b[31m"]
+        child = subprocess.Popen(
+            argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environb, b"G\xff": b"\xfe\n=\xff"},
+            preexec_fn=lambda: os.dup2(theirs.fileno(), 3), pass_fds=(3, theirs.fileno()),
+        )
+        try:
+            ours.settimeout(DEADLINE_S)
+            assert ours.recv(16) == b"ready\n"
+            yield child.pid
+        finally:
+            child.kill()
+            child.wait()

@@ -193,7 +193,7 @@ def origins(patient: Patient) -> dict[str, bytes]:
         "argv": (proc / "cmdline").read_bytes(), "child": Path(f"/proc/{patient.child}/cmdline").read_bytes(), "env": (proc / "environ").read_bytes(),
         "log": patient.lab.log.read_bytes(), "metrics": patient.lab.get("/metrics").body, "locals": dumped, "threads": dumped,
         "redis": clients, "keys": keys, "unix": Path("/proc/net/unix").read_bytes(),
-        "path": os.readlink(proc / "cwd").encode() + os.readlink(proc / "fd" / "2").encode(),
+        "path": os.fsencode((proc / "cwd").readlink()) + os.fsencode((proc / "fd" / "2").readlink()),
     }
 
 

@@ -1,0 +1,124 @@
+"""What each process of the service is there for: by its title where that says so, else by what its threads run.
+
+A forked process keeps its parent's frames below its own, so the innermost telling frame of a stack is the one that counts.
+Stacks and sockets are used where they are there; a title needs neither.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from diag.tables import Table, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEEDS = ("processes",)
+WANTS = ("stack_frames", "sockets")
+GIVES: tuple[Table, ...] = (
+    table(
+        "process_roles",
+        "One row per process: what it is there for, and what says so",
+        "pid BIGINT: process", "ppid BIGINT: its parent", "started_at TIMESTAMP: start of the process",
+        "role VARCHAR: api_server engine_core worker scheduler detokenizer router cache_server manager watchdog other",
+        "said_by VARCHAR: title | stack | nothing",
+        "cmd VARCHAR: command line or title, redacted",
+        "state VARCHAR: R S D T t Z X at the last read",
+    ),
+)
+
+PROCESS = ["bundle", "host", "capture", "pid", "started_at"]
+TELLING: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("engine_core", re.compile(r"(^|/)vllm/v1/engine/core\.py$")),
+    ("worker", re.compile(r"(^|/)vllm/(\w+/)*executor/\w+\.py:(worker_busy_loop|_run_worker_process)$")),
+    ("scheduler", re.compile(r"(^|/)sglang/srt/managers/scheduler\.py$")),
+    ("detokenizer", re.compile(r"(^|/)sglang/srt/managers/detokenizer_manager\.py$")),
+    ("api_server", re.compile(r"(^|/)(uvicorn|hypercorn|gunicorn)/(\w+/)*\w+\.py$|(^|/)aiohttp/web(_\w+)?\.py$")),
+    ("api_server", re.compile(r"(^|/)(http/server|wsgiref/\w+|grpc/_server|grpc/aio/_server)\.py$|(^|/)grpc/_cython/(\w+/)*server\.pyx")),
+)
+"""File (or file:function) of a frame -> role. Where threads of a process tell different roles, the first of this list is it."""
+RANKS = tuple(dict.fromkeys(role for role, _ in TELLING))
+
+SERVES = re.compile(r"(^|/)(uvloop/\w+|asyncio/(base_events|runners)|socketserver|tornado/(ioloop|platform/\w+)|trio/_core/_run)\.py$")
+"""An event loop or server that waits: in the main thread of a process with a port that listens, it answers requests."""
+
+
+def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
+    """processes (+ stack_frames, sockets) -> process_roles."""
+    import pandas as pd
+
+    rows = frames["processes"]
+    if rows.empty:
+        return {}
+    stacks = _by_stack(frames.get("stack_frames"), frames.get("sockets"))
+    ordered = rows.sort_values("read", kind="stable", na_position="first")
+    return {"process_roles": pd.DataFrame([_row(group, stacks) for _, group in ordered.groupby(PROCESS, dropna=False, sort=False)])}
+
+
+Identity = tuple[object, ...]
+Said = tuple[str, str]
+"""Role, and the source of what says so."""
+
+
+def _row(reads: "pd.DataFrame", stacks: Mapping[Identity, Said]) -> dict[str, object]:
+    """Reads of one process, first to last -> what it is."""
+    last = reads.iloc[-1]
+    titles = [role for role in reads["role"].dropna() if role != "other"]
+    commands = reads["cmd"].dropna()
+    row = {name: last[name] for name in (*PROCESS, "ppid", "state", "source")} | {"cmd": commands.iloc[-1] if len(commands) else None}
+    if titles:
+        return {**row, "role": titles[-1], "said_by": "title"}
+    who = _identity(last[name] for name in PROCESS)
+    found = stacks.get(who) or stacks.get((*who[:-1], None))
+    if found is None:
+        return {**row, "role": "other", "said_by": "nothing"}
+    return {**row, "role": found[0], "said_by": "stack", "source": found[1]}
+
+
+def _by_stack(rows: "pd.DataFrame | None", sockets: "pd.DataFrame | None") -> dict[Identity, Said]:
+    """Process -> role that its stacks tell, and the frame that says so."""
+    if rows is None or rows.empty:
+        return {}
+    whole = rows[rows["whole"].ne(False) | rows["whole"].isna()]
+    roles: dict[Identity, Said] = {}
+    for who, role, source in _innermost(whole, _told):
+        if who not in roles or RANKS.index(role) < RANKS.index(roles[who][0]):
+            roles[who] = (role, source)
+    ports = _listening(sockets)
+    main = whole[whole["tid"].eq(whole["pid"]).fillna(False) | whole["thread"].eq("MainThread").fillna(False)]  # metrics have threads of their own
+    for who, role, source in _innermost(main, _serves):
+        if who[:-1] in ports:
+            roles.setdefault(who, (role, source))
+    return roles
+
+
+def _innermost(rows: "pd.DataFrame", tell: Callable[[str, str], str | None]) -> Iterator[tuple[Identity, str, str]]:
+    """Process, role and source of the innermost frame of each stack that tells a role."""
+    places = rows["file"].fillna("?") + "\0" + rows["func"].fillna("?")
+    told = places.map({place: tell(*place.split("\0", 1)) for place in places.unique()})
+    telling = rows.assign(told=told)[told.notna()].sort_values("depth", kind="stable").drop_duplicates([*PROCESS, "tid", "sample"])
+    for *process, role, source in zip(*(telling[name] for name in (*PROCESS, "told", "source")), strict=True):
+        yield _identity(process), role, str(source)
+
+
+def _told(file: str, func: str) -> str | None:
+    return next((role for role, pattern in TELLING if pattern.search(file) or pattern.search(f"{file}:{func}")), None)
+
+
+def _serves(file: str, _func: str) -> str | None:
+    return "api_server" if SERVES.search(file) else None
+
+
+def _listening(sockets: "pd.DataFrame | None") -> set[Identity]:
+    """Processes with a TCP port that listens."""
+    if sockets is None or sockets.empty:
+        return set()
+    rows = sockets[(sockets["state"] == "LISTEN") & sockets["lport"].notna()]
+    return {_identity(process) for process in zip(*(rows[name] for name in PROCESS[:-1]), strict=True)}
+
+
+def _identity(cells: "Iterable[object]") -> Identity:
+    """Values that make two rows the same process; missing ones are None, whatever pandas has for them."""
+    import pandas as pd
+
+    return tuple(None if pd.isna(cell) else cell for cell in cells)  # type: ignore[call-overload]

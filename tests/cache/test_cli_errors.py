@@ -1,0 +1,210 @@
+"""Servers that refuse, hang, die or speak otherwise; and passwords, which appear nowhere."""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.cache.cli import PURGE, at_terminal, ended, run, start
+from tests.cache.test_cli import valid
+from tests.cache.world import SOUND, fill
+from tests.live.run import Said
+
+PASSWORD = "op3n:s3s@me/#?%"
+ENCODED = quote(PASSWORD, safe="")
+
+
+@pytest.fixture(scope="module")
+def locked(start_server: Callable[..., Any]) -> Any:
+    """A server with a password, two ghosts in it."""
+    server = start_server("--requirepass", PASSWORD)
+    fill(server.client(password=PASSWORD), 2)
+    return server
+
+
+def _url(server: Any, password: str = ENCODED, host: str = "127.0.0.1") -> str:
+    return f"redis://:{password}@{host}:{server.port}/0"
+
+
+def _keeps_secret(said: Said, folder: Path) -> None:
+    everything = said.out + said.err + "".join(path.read_text() for path in folder.iterdir())
+    for secret in (PASSWORD, ENCODED, "s3s", "wr0ng"):
+        assert secret not in everything
+
+
+def test_the_password_opens_and_is_shown_nowhere(locked: Any, tmp_path: Path) -> None:
+    said = run("scan-cache", _url(locked), cwd=tmp_path)
+    assert said.code == 1 and said.out.startswith(locked.target + " (")
+    _keeps_secret(said, tmp_path)
+    said = run("scan-cache", *PURGE, "-f", "json", "--backup", "b.jsonl", cwd=tmp_path, LLMDIAG_REDIS_URL=_url(locked))
+    assert said.code == 0 and valid(said.json)["target"] == locked.target and valid(said.json)["purge"]["deleted"] == 2
+    _keeps_secret(said, tmp_path)
+    said = run("restore-cache", "b.jsonl", _url(locked), cwd=tmp_path)
+    assert said.code == 0 and said.out.startswith("2 restored")
+    _keeps_secret(said, tmp_path)
+
+
+@pytest.mark.parametrize("target", ["redis://127.0.0.1:{}", "redis://localhost:{}/0"])
+def test_a_target_without_credentials_takes_those_of_the_variable(locked: Any, tmp_path: Path, target: str) -> None:
+    said = run("scan-cache", target.format(locked.port), cwd=tmp_path, LLMDIAG_REDIS_URL=_url(locked))
+    assert said.code == 1 and f"{SOUND + 2} keys" in said.out
+    _keeps_secret(said, tmp_path)
+
+
+def test_credentials_go_to_no_other_server_and_own_ones_win(locked: Any, server: Any, tmp_path: Path) -> None:
+    server.client().acl_setuser("default", enabled=True, nopass=True, keys=["*"], commands=["+@all"])
+    other = run("scan-cache", f"redis://127.0.0.1:{server.port}", cwd=tmp_path, LLMDIAG_REDIS_URL=_url(locked))
+    assert other.code == 0 and other.out.startswith(server.target)
+    assert all("auth" not in name for name in server.client().info("commandstats"))
+    own = run("scan-cache", _url(locked, "wr0ng"), cwd=tmp_path, LLMDIAG_REDIS_URL=_url(locked))
+    assert own.code == 2 and "user or password" in own.err
+    _keeps_secret(own, tmp_path)
+
+
+def test_a_missing_wrong_or_misspelt_password_is_an_error_that_says_so(locked: Any, tmp_path: Path) -> None:
+    cases = {
+        f"redis://127.0.0.1:{locked.port}": "password", _url(locked, "wr0ng"): "user or password",
+        f"redis://someone:wr0ng@127.0.0.1:{locked.port}": "user or password",
+        f"redis://:{PASSWORD}@127.0.0.1:{locked.port}": "Redis address", f"redis://x:op3n@s3s/me@127.0.0.1:{locked.port}": "%2F",
+        f"redis://:op3n@s3s?@127.0.0.1:{locked.port}": "%3F",
+    }  # fmt: skip
+    running = {target: start("scan-cache", target, *PURGE, "-f", "json", cwd=tmp_path) for target in cases}
+    for target, process in running.items():
+        said = ended(process)
+        assert (said.code, said.out) == (2, "") and cases[target] in said.err, (target, said)
+        _keeps_secret(said, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_server_is_named(tmp_path: Path) -> None:
+    """Nothing there, a web server, a port that closes at once, addresses that are none."""
+    with _answers_with(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web, _answers_with(b"") as closing:
+        cases = {
+            "redis://127.0.0.1:1": "cannot be reached", "unix:///no/such/socket": "cannot be reached", "redis://no.such.host.invalid": "cannot be reached",
+            f"redis://127.0.0.1:{web}": "is it a Redis", f"redis://127.0.0.1:{closing}": "TLS", "localhost:6379": "kind of Redis address",
+            "redis://h:1/zero": "no number", "http://h": "kind of Redis address", f"rediss://127.0.0.1:{web}": "TLS",
+        }  # fmt: skip
+        running = {target: start("scan-cache", target, cwd=tmp_path) for target in cases}
+        for target, process in running.items():
+            said = ended(process)
+            assert (said.code, said.out) == (2, "") and cases[target] in said.err and said.err.startswith("error: "), (target, said)
+
+
+class _answers_with:
+    """A port of this machine that says one thing to everybody and closes."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.listener = socket.create_server(("127.0.0.1", 0))
+
+    def __enter__(self) -> int:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return int(self.listener.getsockname()[1])
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(4096)
+                connection.sendall(self.text)
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+
+
+@pytest.fixture(scope="module")
+def silence(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Said]]:
+    """What is said to a server that is stopped, before and in the middle of a purge, and to one that speaks no TLS.
+
+    All at once, because each takes as long as llmdiag is patient.
+    """
+    folder = tmp_path_factory.mktemp("silence")
+    hung, stopped_midway, plain = start_server(), start_server(), start_server()
+    for each in (hung, stopped_midway, plain):
+        fill(each.client(), 2)
+    hung.process.send_signal(signal.SIGSTOP)
+    (folder / "b.jsonl").write_text('{"schema": "llmdiag.backup/1"}\n')
+    running = {
+        "scan": start("scan-cache", hung.url, "-f", "json", cwd=folder),
+        "restore": start("restore-cache", "b.jsonl", hung.url, cwd=folder),
+        "tls": start("scan-cache", f"rediss://127.0.0.1:{plain.port}", cwd=folder),
+    }
+    code, screen = at_terminal(
+        "scan-cache", stopped_midway.url, "--purge", "--backup", "midway.jsonl", cwd=folder, answer="y\n",
+        before_answer=lambda: stopped_midway.process.send_signal(signal.SIGSTOP),
+    )  # fmt: skip
+    said = {name: ended(process) for name, process in running.items()} | {"midway": Said(code, screen, screen)}
+    for each in (hung, stopped_midway):
+        each.process.send_signal(signal.SIGCONT)
+    for each in (hung, stopped_midway, plain):
+        assert each.client().dbsize() == SOUND + 2
+    assert not (folder / "midway.jsonl").exists()
+    yield said
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [("scan", "did not answer in time"), ("restore", "did not answer in time"), ("midway", "did not answer in time"), ("tls", "TLS")],
+)
+def test_silence_is_an_error_and_nothing_is_lost(silence: dict[str, Said], what: str, expected: str) -> None:
+    said = silence[what]
+    assert said.code == 2 and expected in said.err
+    assert said.out == "" or what == "midway"
+
+
+def test_a_server_that_dies_between_plan_and_purge(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    doomed = start_server()
+    fill(doomed.client(), 2)
+
+    def die() -> None:
+        doomed.process.kill()
+        doomed.process.wait()
+
+    code, screen = at_terminal("scan-cache", doomed.url, "--purge", cwd=tmp_path, answer="y\n", before_answer=die)
+    assert code == 2 and "cannot be reached" in screen and list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_dies_between_backup_and_delete(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    """It lets writes wait, so that the purge stands before its first delete when the server goes."""
+    doomed = start_server()
+    client = doomed.client()
+    fill(client, 2)
+    client.client_pause(30_000, all=False)
+    process = start("scan-cache", doomed.url, *PURGE, "-f", "json", "--backup", "b.jsonl", cwd=tmp_path)
+    while not any(item["cmd"] == "eval" for item in client.client_list() if item["name"] == "llmdiag"):
+        assert process.poll() is None
+    doomed.process.kill()
+    said = ended(process)
+    found = valid(said.json)
+    assert said.code == 2 and "stopped early" in said.err and found["purge"]["failed"] == 2 and found["purge"]["backup"] == "b.jsonl"
+    assert len((tmp_path / "b.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_user_without_rights_is_told_which(server: Any, tmp_path: Path) -> None:
+    admin = server.client()
+    fill(admin, 2)
+    for name, rights in (("noinfo", ["-info"]), ("noscan", ["-scan"]), ("nounlink", ["-unlink", "-del"])):
+        admin.execute_command("ACL", "SETUSER", name, "on", ">pw", "~*", "+@all", *rights)
+    url = f"redis://{{}}:pw@127.0.0.1:{server.port}"
+    purge = (*PURGE, "-f", "json")
+    running = {
+        "noinfo": start("scan-cache", url.format("noinfo"), cwd=tmp_path),
+        "noscan": start("scan-cache", url.format("noscan"), cwd=tmp_path),
+        "nounlink": start("scan-cache", url.format("nounlink"), *purge, cwd=tmp_path),
+    }
+    said = {name: ended(process) for name, process in running.items()}
+    for name in running:
+        admin.execute_command("ACL", "DELUSER", name)
+    assert said["noinfo"].code == 1 and "INFO refused" in said["noinfo"].out
+    assert "db 0: unknown keys" in said["noinfo"].out.splitlines()[0]
+    assert said["noscan"].code == 2 and "scan" in said["noscan"].err
+    assert said["nounlink"].code == 2 and "unlink" in said["nounlink"].err.lower()
+    assert valid(said["nounlink"].json)["purge"]["failed"] == 2 and admin.dbsize() == SOUND + 2
