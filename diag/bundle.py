@@ -68,7 +68,7 @@ class Writer:
             raise BundleError(
                 f"cannot write {place}: {error.strerror}", hint=f"what was collected so far is in {self.folder}",
             ) from error
-        self._written.append(_Written(place, str(path), collector, redactions, self.redactor._tokens.known))
+        self._written.append(_Written(place, str(path), collector, redactions, self.redactor.known))
         self._log_artefact(self._written[-1], data)
 
     def _log_artefact(self, item: "_Written", data: bytes) -> None:
@@ -118,7 +118,7 @@ class Writer:
     def _sweep_again(self) -> None:
         """What only a late artefact called a secret is taken out of the earlier ones too."""
         for item in self._written:
-            if item.known == self.redactor._tokens.known:
+            if item.known == self.redactor.known:
                 continue
             data = item.place.read_bytes()
             before = sum(self.redactor.counts.values())
@@ -147,13 +147,13 @@ class _Written:
 def _swept(name: str, data: bytes, redactor: Redactor) -> bytes:
     """Remembered secrets taken out of a redacted artefact; JSON value by value, so that it stays JSON."""
     text = data.decode("utf-8")
-    if redactor._tokens.sweep(text) == text:
+    if redactor.sweep(text) == text:
         return data
     if name.endswith(".jsonl"):
         return b"".join(msgspec.json.encode(redactor.json(msgspec.json.decode(line))) + b"\n" for line in data.splitlines())
     if name.endswith(".json"):
         return msgspec.json.encode(redactor.json(msgspec.json.decode(data)))
-    return redactor._tokens.sweep(text).encode("utf-8")
+    return redactor.sweep(text).encode("utf-8")
 
 
 class Door:

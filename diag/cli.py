@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EXIT = {"clear": 0, "matched": 1, "inconclusive": 3}
 ERROR = 2
 
-PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
 DATE = click.option("--date", metavar="YYYY[-MM-DD]", help="When loose logs that print no year begin.")
 ZONE = click.option("--tz", metavar="ZONE", help="Zone of loose logs that print none: UTC, +02:00, Europe/Berlin.")
 RULES = click.option("--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use the rules of this folder.")

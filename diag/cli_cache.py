@@ -72,7 +72,7 @@ def scan_cache(
         terminal.out(json.dumps(report.render(result, plan, done, left)) + "\n")
     elif done is not None:
         _show_done(done, left, shown)
-    elif not purging:
+    elif not purging and plan.keys:
         terminal.out_line(f"dry run: --purge would delete {len(plan.keys)} keys, {plan.bytes} bytes, after a backup")
     if done is not None and done.error is not None:
         terminal.note(f"error: the purge stopped early: {done.error}")
@@ -164,7 +164,8 @@ def _show(result: "ScanResult", plan: "Plan") -> None:
     from diag.report import cache as report
 
     terminal.out_line(f"{result.keys} keys, {result.bytes / 1e6:.1f} MB in {result.seconds:.1f} s")
-    terminal.rows(report.FAMILY_COLUMNS, [report.family_row(family) for family in result.families[:FAMILIES_SHOWN]])
+    if result.families:
+        terminal.rows(report.FAMILY_COLUMNS, [report.family_row(family) for family in result.families[:FAMILIES_SHOWN]])
     odd = (*result.ghosts, *result.soft)
     if odd:
         terminal.rows(report.KEY_COLUMNS, [report.key_row(item, plan) for item in odd[:SHOWN]])

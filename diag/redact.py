@@ -46,6 +46,15 @@ class Redactor:
         """Number of values replaced so far, by kind."""
         return self._tokens.counts
 
+    @property
+    def known(self) -> int:
+        """Number of remembered spellings; grows, never shrinks."""
+        return self._tokens.known
+
+    def sweep(self, text: str) -> str:
+        """Only the secrets found so far, in a text that was redacted when fewer were known."""
+        return self._tokens.sweep(text) if self.enabled else text
+
     def text(self, text: str) -> str:
         """Free text of any artefact: patterns, then the sweep for secrets found before."""
         if not self.enabled or not text:
@@ -186,13 +195,13 @@ class Redactor:
         return [self._walk(item, kind) for item in value]
 
     def _hex(self, value: str) -> str:
-        """A key in hex says what the key says: it stays hex, of the redacted key."""
+        """A key in hex says what the key says, also one that is not UTF-8: it stays hex, of the redacted key."""
         try:
-            text = bytes.fromhex(value).decode("utf-8")
+            text = bytes.fromhex(value).decode("utf-8", "surrogateescape")
         except ValueError:
             return self.text(value)
         redacted = self.name(text)
-        return value if redacted == text else redacted.encode("utf-8").hex()
+        return value if redacted == text else redacted.encode("utf-8", "surrogateescape").hex()
 
 
 def _is_option(word: str) -> bool:

@@ -23,6 +23,7 @@ def snapshot(lab: labs.Lab, sample: str, *extra: str) -> None:
     target.unlink(missing_ok=True)
     command = [sys.executable, "-m", "diag.cli", "snapshot", str(lab.pid), "-o", str(target), *extra]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    subprocess.run([sys.executable, str(HERE / "neutral.py"), str(target)], check=True)
     print(f"{sample}: exit {done.returncode}: {(done.stdout or done.stderr).splitlines()[0]}")
 
 

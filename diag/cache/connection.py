@@ -121,7 +121,7 @@ def _silent(target: str) -> str:
 def _unreachable(target: str, why: str) -> str:
     if target.startswith("rediss:"):
         return "does its port speak TLS (else redis://), is the certificate known (?ssl_ca_certs=FILE)?"
-    if "losed by server" in why:
+    if "losed by server" in why or "reset by peer" in why:
         return "is it a Redis server, and does its port want TLS (rediss://)?"
     return "is it running, is the port right?"
 

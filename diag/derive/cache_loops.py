@@ -62,7 +62,7 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     import pandas as pd
 
     stacks = _stacks(frames["stack_frames"])
-    held = _held(frames["stack_locals"], stacks)
+    held = _held(_above_native(frames["stack_locals"], frames["stack_frames"]), stacks)
     loops = _loops(frames, stacks, _holders(held, frames.get("cache_keys")))
     given = {}
     if loops:
@@ -86,6 +86,18 @@ def _stacks(rows: "pd.DataFrame") -> Stacks:
     for *identity, sample, func, file in zip(*columns, whole["sample"], whole["func"].fillna("?"), whole["file"].fillna("?"), strict=True):
         found.setdefault(tuple(identity), {}).setdefault(int(sample), []).append((str(func), str(file)))
     return {identity: _rooted(samples) for identity, samples in found.items()}
+
+
+def _above_native(rows: "pd.DataFrame", frames: "pd.DataFrame") -> "pd.DataFrame":
+    """Locals with depths that count Python frames only, as the stacks here do."""
+    if rows.empty or frames.empty or not frames["native"].eq(True).any():
+        return rows
+    native: dict[tuple[object, ...], list[int]] = {}
+    inner = frames[frames["native"].eq(True).fillna(False).astype(bool)]
+    for *sample, depth in zip(*(inner[name] for name in (*THREAD, "sample", "depth")), strict=True):
+        native.setdefault(tuple(sample), []).append(int(depth))
+    places = zip(*(rows[name] for name in (*THREAD, "sample", "depth")), strict=True)
+    return rows.assign(depth=[int(depth) - sum(below < depth for below in native.get(tuple(sample), ())) for *sample, depth in places])
 
 
 def _rooted(samples: dict[int, list[Frame]]) -> dict[int, list[Frame]]:

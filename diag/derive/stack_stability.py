@@ -43,13 +43,13 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     rows = rows[rows["native"].ne(True) | rows["native"].isna()]  # native frames differ below the same Python call
     if rows.empty:
         return {}
-    taken: dict[object, int] = rows.groupby(["bundle", "capture", "pid"])["sample"].nunique().to_dict()
+    taken = rows.groupby(["bundle", "capture", "pid"], dropna=False)["sample"].transform("nunique")  # a dump may name no process
     out = []
     for identity, thread in rows.groupby(["bundle", "host", "capture", "pid", "tid"], dropna=False, sort=False):
         whole = rooted(thread[thread["whole"].ne(False) | thread["whole"].isna()])
         if whole.empty:
             continue
-        out.append(_stability(whole, identity, taken[(identity[0], identity[2], identity[3])]))
+        out.append(_stability(whole, identity, int(taken[whole.index[0]])))
     return {"stack_stability": pd.DataFrame(out)} if out else {}
 
 

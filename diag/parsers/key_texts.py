@@ -14,8 +14,11 @@ MAX_CHARS = 512
 # 9e107d9d372bb6826bd81d3542a419d6, or the same with dashes as in a UUID
 _DIGEST = re.compile(r"[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
 
-# 127.0.0.1:6379, [::1]:6379, redis://cache:6379/0
-_ADDRESS = re.compile(r"(\w+://)?[\w.\[\]:-]+:\d{1,5}(/\d*)?")
+# 127.0.0.1:6379, [::1]:6379, redis://cache:6379/0, cache.prod.svc:6380, cache:6379; but clip:image:42 and session:42 are keys
+_ADDRESS = re.compile(
+    r"(\w+://[^/\s]+|localhost|\[[\da-fA-F:.]+\]|[\da-fA-F:.]*::[\da-fA-F:.]*|(\d+\.){3}\d+|([\w-]+\.)+[a-zA-Z][\w-]*):\d{1,5}(/\d*)?"
+    r"|[\w-]+:(63[78]\d|1?6379|26379|700\d|11211)(/\d*)?"  # a host of one word looks like a family of keys: the port must tell
+)
 
 
 def text_of(printed: str) -> str | None:

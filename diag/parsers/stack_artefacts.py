@@ -96,7 +96,8 @@ def rows_of(artefacts: Sequence[Artefact]) -> Iterator[Row]:
                 dumps += [item for item in found if isinstance(item, Dump)]
                 yield from _counted(item for item in found if not isinstance(item, Dump))
         except Garbled as error:
-            yield "collected", {"table_name": "stack_frames", "status": "partial", "reason": str(error).replace("\n  ", "; ")}
+            for name in ("stack_frames", "stack_locals", "stack_dumps"):  # nobody knows which of them it held
+                yield "collected", {"table_name": name, "status": "partial", "reason": str(error).replace("\n  ", "; ")}
     samples = numbered(dumps)
     yield from rows(samples)
     for dump in samples:

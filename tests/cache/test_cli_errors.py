@@ -1,5 +1,6 @@
 """Servers that refuse, hang, die or speak otherwise; and passwords, which appear nowhere."""
 
+import contextlib
 import signal
 import socket
 import threading
@@ -57,7 +58,6 @@ def test_a_target_without_credentials_takes_those_of_the_variable(locked: Any, t
 
 
 def test_credentials_go_to_no_other_server_and_own_ones_win(locked: Any, server: Any, tmp_path: Path) -> None:
-    server.client().acl_setuser("default", enabled=True, nopass=True, keys=["*"], commands=["+@all"])
     other = run("scan-cache", f"redis://127.0.0.1:{server.port}", cwd=tmp_path, LLMDIAG_REDIS_URL=_url(locked))
     assert other.code == 0 and other.out.startswith(server.target)
     assert all("auth" not in name for name in server.client().info("commandstats"))
@@ -95,29 +95,27 @@ def test_what_is_no_server_is_named(tmp_path: Path) -> None:
             assert (said.code, said.out) == (2, "") and cases[target] in said.err and said.err.startswith("error: "), (target, said)
 
 
-class _answers_with:
+@contextlib.contextmanager
+def _answers_with(text: bytes) -> Iterator[int]:
     """A port of this machine that says one thing to everybody and closes."""
+    listener = socket.create_server(("127.0.0.1", 0))
 
-    def __init__(self, text: bytes) -> None:
-        self.text = text
-        self.listener = socket.create_server(("127.0.0.1", 0))
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the end of the listener
+            while True:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(4096)
+                    connection.sendall(text)
 
-    def __enter__(self) -> int:
-        threading.Thread(target=self._serve, daemon=True).start()
-        return int(self.listener.getsockname()[1])
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.recv(4096)
-                connection.sendall(self.text)
-
-    def __exit__(self, *_: object) -> None:
-        self.listener.close()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
 
 
 @pytest.fixture(scope="module")

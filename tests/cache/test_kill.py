@@ -72,9 +72,9 @@ def test_killed_half_way(server: Any, tmp_path: Path) -> None:
     assert said.code == 0 and differences(before, keyspace(client)) == []
 
 
-@pytest.mark.parametrize("user", ["script", "watch"])
-def test_killed_early_and_late(server: Any, tmp_path: Path, user: str) -> None:
-    """Also where the user may run no script, and keys go one by one."""
+@pytest.mark.parametrize(("user", "points"), [("script", (1, GHOSTS // 4)), ("watch", (1, 3 * GHOSTS // 4))])
+def test_killed_early_and_late(server: Any, tmp_path: Path, user: str, points: tuple[int, ...]) -> None:
+    """Also where the user may run no script, and keys go one by one (which leaves time to be killed late)."""
     client = _world(server)
     before = keyspace(client)
     url = server.url
@@ -82,7 +82,7 @@ def test_killed_early_and_late(server: Any, tmp_path: Path, user: str) -> None:
         client.execute_command("ACL", "SETUSER", "nolua", "on", ">pw", "~*", "+@all", "-@scripting")
         url = f"redis://nolua:pw@127.0.0.1:{server.port}"
     try:
-        for deletes in (1, 3 * GHOSTS // 4):
+        for deletes in points:
             saved = _killed_between(client, url, tmp_path, deletes)
             assert run("restore-cache", str(saved), server.url, cwd=tmp_path).code == 0
             assert differences(before, keyspace(client)) == []

@@ -46,7 +46,7 @@ def derived(module: ModuleType, **rows: Sequence[Row]) -> dict[str, list[dict[st
 
 def stack(text: str, sample: int = 0, *, tid: int | None = 11, pid: int | None = 10, **more: object) -> list[Row]:
     """`main > work@/app/w.py > get@redis/client.py`, outermost first -> rows of stack_frames; files are app.py unless named."""
-    places = [place.strip().partition("@") for place in text.split(">")]
+    places = [place.strip().partition("@") for place in text.split(" > ")]
     return [
         {
             "sample": sample, "pid": pid, "tid": tid, "thread": "worker-0", "depth": depth, "func": func, "file": file or "app.py",

@@ -4,8 +4,10 @@ The patient is a service with one worker lost to a ghost key. A collector withou
 """
 
 import contextlib
+import hashlib
 import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -15,16 +17,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import redis
 
-from diag.collectors import discover
+from diag import analysis, evidence, rules
+from diag.bundle import Door, Writer
+from diag.collectors import Collector, discover
 from diag.labs import Lab, Server, damaged_image, start_lab, start_server, wait_until
+from diag.redact import Redactor
+from diag.report import json_
 from tests.live import breakage
 from tests.live.breakage import WITH_A_GPU, Around, http, out_of_the_way, program, python_with, serving, without
 from tests.live.ghost_lab import GHOST_LAB, ghost_key
-from tests.live.run import Said, llmdiag
+from tests.live.run import Said
 
 pytestmark = pytest.mark.live
 
@@ -108,6 +115,12 @@ def gap(of: Way, tables: str, says: str) -> Gap:
 
 @way()
 def nothing(world: World) -> Iterator[Around]:
+    yield Around()
+
+
+@way()
+def nothing_hot(world: World) -> Iterator[Around]:
+    look_at_the_hot_lab(world)
     yield Around()
 
 
@@ -358,7 +371,9 @@ WAYS: Mapping[str, Mapping[str, tuple[Gap, ...] | str]] = {
     },
 }
 GAPS = [(name, kind, item) for name, kinds in WAYS.items() for kind, found in kinds.items() if not isinstance(found, str) for item in found]
-ALL_WAYS = sorted(dict.fromkeys([nothing, *(item.way for _, _, item in GAPS)]), key=lambda way: way.name.startswith("redis"))
+ALL_WAYS = sorted(
+    dict.fromkeys([nothing, nothing_hot, *(item.way for _, _, item in GAPS)]), key=lambda way: way.name.startswith(("redis", "nothing_hot")),
+)
 """Those that need the hot lab come last, so that it does not disturb the others."""
 
 
@@ -440,8 +455,68 @@ def test_a_broken_collector_says_why_and_what_to_do(world: World, name: str, kin
 def test_a_patient_that_died_is_seen_dead(world: World) -> None:
     """Dying is no gap in the evidence of who is there: it is evidence."""
     taken(world, patient_killed)
-    bundle = str(world.path("patient_killed.zip"))
-    rows = llmdiag("query", bundle, "SELECT read, state FROM processes ORDER BY read", "-f", "json").json["rows"]
-    assert [(row["read"], row["state"] == "X") for row in rows] == [(0, False), (1, True)]
-    rows = llmdiag("query", bundle, "SELECT count(*) AS n FROM log_files WHERE lines > 0", "-f", "json").json["rows"]
-    assert rows[0]["n"] == 1, "the log outlives its writer"
+    loaded = evidence.open_paths([world.path("patient_killed.zip")])
+    states = loaded.frame("processes").sort_values("read")["state"].tolist()
+    assert states[0] != "X"
+    assert states[1:] == ["X"]
+    assert loaded.frame("log_files")["lines"].tolist() > [0], "the log outlives its writer"
+
+
+# --- what was collected is garbage when it is analysed ---
+
+GARBAGE_OPENS: Mapping[str, tuple[str, frozenset[str]]] = {
+    # collector: verdict of the ghost rule, rules that are open
+    "processes": ("confirmed", frozenset({"process-stopped"})),
+    "threads": ("inconclusive", frozenset({"process-stopped"})),
+    "stacks": ("inconclusive", frozenset()),
+    "sockets": ("confirmed", frozenset()),
+    "metrics": ("confirmed", frozenset({"cpu-spin"})),
+    "logs": ("confirmed", frozenset()),
+    "redis": ("likely", frozenset()),
+    "host": ("confirmed", frozenset()),
+    "gpu": ("confirmed", frozenset()),
+}
+
+
+@pytest.mark.parametrize("module", discover(), ids=lambda module: module.NAME)
+def test_garbage_in_a_bundle_is_a_gap(world: World, module: Collector) -> None:
+    """Whatever stands in the artefacts of a collector: its tables are not collected, the others are, no traceback."""
+    taken(world, nothing_hot)
+    folder = world.path(f"garbage-{module.NAME}")
+    hurt = spoil(world.path("nothing_hot.zip"), folder, module.NAME)
+    (diagnosis,) = analysis.analyse([folder], rules.load(rules.shipped()))
+    found = json_.render(diagnosis)
+    assert open_tables(found) == ({} if not hurt else {module.NAME: dict.fromkeys(module.FEEDS, ANY)})
+    judged = {result.rule: result.verdict.value for result in (*diagnosis.findings, *diagnosis.inconclusive, *diagnosis.ruled_out)}
+    ghost, still_open = GARBAGE_OPENS[module.NAME]
+    assert judged == {rule: "not matched" for rule in RULES} | {rule: "inconclusive" for rule in still_open} | {GHOST: ghost}
+
+
+def spoil(bundle: Path, folder: Path, collector: str) -> int:
+    """Unpack a bundle with random bytes in all artefacts of one collector (digests are right). Returns how many there were."""
+    with zipfile.ZipFile(bundle) as archive:
+        archive.extractall(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    mine = [entry for entry in manifest["artefacts"] if entry["collector"] == collector]
+    for entry in mine:
+        garbage = random.Random(entry["path"]).randbytes(4000)
+        (folder / entry["path"]).write_bytes(garbage)
+        entry |= {"bytes": len(garbage), "sha256": hashlib.sha256(garbage).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return len(mine)
+
+
+def test_what_a_killed_llmdiag_left_damaged_is_a_gap(tmp_path: Path) -> None:
+    """The journal says that the collector had read everything, but what it read is not what is there."""
+    writer = Writer(tmp_path / "b", Redactor(), {"hostname": "h"}, {"pid": 1})
+    writer.log("begin", collector="sockets", feeds=["sockets"])
+    Door(writer, "sockets", 1 << 20).jsonl("sockets-0.jsonl", [{"artefact": "sockets", "read": 0, "ts": 1.0}])
+    writer.log("end", collector="sockets", status="ok", seconds=0.1, reason=None, feeds=["sockets"], notes=[])
+    writer.abandon()
+    whole = evidence.open_paths([tmp_path / "b"])
+    assert [(item.status, item.reason) for item in whole.collected if item.table_name == "sockets"] == [("ok", None)]
+    (tmp_path / "b" / "artefacts" / "sockets" / "sockets-0.jsonl").write_bytes(b"")
+    damaged = evidence.open_paths([tmp_path / "b"])
+    ((status, reason),) = [(item.status, item.reason) for item in damaged.collected if item.table_name == "sockets"]
+    assert status == "partial"
+    assert "sockets-0.jsonl is damaged" in str(reason)

@@ -1,0 +1,121 @@
+"""Whatever a report says is missing, the command it prints collects it: every one is run as it stands."""
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diag import evidence
+from diag.collectors import Collector, discover
+from diag.evidence import Evidence
+from diag.labs import Lab, damaged_image, start_lab, start_server, wait_until
+from tests.conftest import ROOT
+from tests.live.ghost_lab import GHOST_LAB, ghost_key
+from tests.live.run import llmdiag
+
+pytestmark = pytest.mark.live
+
+WAIT_S = 60.0
+DEADLINE_S = 120.0
+UNREAD = {"host", "gpu"}
+"""Collectors whose tables no rule reads: nothing of theirs is ever printed as missing."""
+
+
+@dataclass
+class World:
+    """A service that hangs, and the bundles that printed commands made of it."""
+
+    folder: Path
+    lab: Lab
+    bundles: dict[str, Path] = field(default_factory=dict)
+    """Command -> the bundle it wrote."""
+    opened: dict[Path, Evidence] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("printed")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(start_server(folder))
+        options = ("--redis", server.tcp_url, "--ghost", "marker", "--workers", "2")
+        lab = stack.enter_context(start_lab(GHOST_LAB, *options, log=folder / "lab.log"))
+        image = damaged_image()
+        lab.post_later(image)
+        wait_until(lambda: ghost_key(image).encode() in server.key_names(), WAIT_S)
+        yield World(folder, lab)
+
+
+def printed(found: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Command -> tables that it is said to collect."""
+    commands: dict[str, set[str]] = {}
+    for result in (*found["findings"], *found["inconclusive"]):
+        for item in result["missing"]:
+            assert item["collect"], item
+            for command in item["collect"]:
+                commands.setdefault(command, set()).update(item["tables"])
+    return commands
+
+
+def run(world: World, command: str) -> Path:
+    """Run a printed command as a person would, in a folder of its own. Returns the bundle it wrote; each is run once."""
+    if command not in world.bundles:
+        folder = world.folder / f"run-{len(world.bundles)}"
+        folder.mkdir()
+        words = shlex.split(command)
+        given = {}
+        while "=" in words[0]:
+            name, _, given[name] = words.pop(0).partition("=")
+        assert words[0] == "llmdiag", command
+        clean = {name: value for name, value in os.environ.items() if name not in ("LLMDIAG_REDIS_URL", "REDIS_URL")}
+        done = subprocess.run(
+            [sys.executable, "-m", "diag.cli", *words[1:]], capture_output=True, text=True, cwd=folder, check=False, timeout=DEADLINE_S,
+            env={**clean, "LLMDIAG_STRICT": "1", "PYTHONPATH": str(ROOT), **given},
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode in (0, 1, 3), f"{command}\n{done.stderr}"
+        (world.bundles[command],) = folder.glob("*.zip")
+    return world.bundles[command]
+
+
+@pytest.mark.parametrize("module", discover(), ids=lambda module: module.NAME)
+def test_the_printed_command_collects_what_was_withheld(world: World, module: Collector) -> None:
+    bundle = world.folder / f"without-{module.NAME}.zip"
+    said = llmdiag("snapshot", str(world.lab.pid), "-o", str(bundle), "-f", "json", "--window", "1", "--skip", module.NAME)
+    withheld = [item for item in said.json["collected"] if item["collector"] == module.NAME]
+    assert {item["table_name"] for item in withheld} == set(module.FEEDS)
+    assert all(item["status"] == "skipped" for item in withheld)
+    commands = printed(said.json)
+    missing = {table.split(".")[0] for tables in commands.values() for table in tables}
+    assert bool(missing & set(module.FEEDS)) == (module.NAME not in UNREAD)
+    for command, tables in commands.items():
+        assert_collected(world, run(world, command), {table.split(".")[0] for table in tables} | (set(module.FEEDS) & missing))
+
+
+@pytest.mark.parametrize("module", discover(), ids=lambda module: module.NAME)
+def test_the_hint_of_a_collector_collects_all_its_tables(world: World, module: Collector) -> None:
+    """Also those no rule reads yet; filled with what evidence of everything else knows."""
+    bundle = world.folder / f"without-{module.NAME}.zip"
+    for table in module.FEEDS:
+        command = opened(world, bundle).hints[table].replace("{pid}", str(world.lab.pid))
+        assert_collected(world, run(world, command), {table})
+
+
+def opened(world: World, bundle: Path) -> Evidence:
+    if bundle not in world.opened:
+        world.opened[bundle] = evidence.open_paths([bundle])
+    return world.opened[bundle]
+
+
+def assert_collected(world: World, bundle: Path, tables: set[str]) -> None:
+    """Every one was looked at by whoever feeds it."""
+    for table in tables:
+        found = {(item.collector, item.status, item.reason) for item in opened(world, bundle).collected if item.table_name == table}
+        assert found
+        assert all(status == "ok" for _, status, _ in found), found
