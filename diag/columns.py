@@ -61,6 +61,8 @@ def _series(column: Column, values: Sequence[Any]) -> "pd.Series[Any]":
     import pandas as pd
 
     if column.type == TIME:
+        if any(isinstance(value, int | float) for value in values):
+            raise ValueError("not a time")
         times = pd.Series([_naive(value) for value in values], dtype="object")
         return pd.to_datetime(times, format="ISO8601").astype("datetime64[us]")
     if column.type in (INT, REAL, FLAG):

@@ -193,7 +193,7 @@ _NOT_A_PERSON = frozenset({
 })
 PEM_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
 PEM_END = re.compile(r"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
-PEM_LINE = re.compile(r"[A-Za-z0-9+/=\r]*")
+PEM_BEFORE_END = re.compile(r"[A-Za-z0-9+/=\s\\]*+")
 PEM_BODY = re.compile(r"(?:[A-Za-z0-9+/=\s]|\\++[nr]|[\w-]+: [^\n]*\n)*+")
 
 

@@ -110,20 +110,15 @@ def _private_keys(text: str, tokens: Tokens) -> str:
         end = body.end() if body else begin.end()
         return begin.start(), end, tokens.shape("private-key", text[begin.start():end])
 
-    return _cut_key(_spliced(text, p.PEM_BEGIN.finditer(text), block), tokens)
+    def cut(end: re.Match[str]) -> Change:
+        """The end of a key whose beginning is missing, as at the head of a log's tail."""
+        before = text[max(0, end.start() - 8_192):end.start()]
+        body = p.PEM_BEFORE_END.match(before[::-1])
+        start = end.start() - (body.end() if body else 0)
+        return start, end.end(), tokens.shape("private-key", text[start:end.end()])
 
-
-def _cut_key(text: str, tokens: Tokens) -> str:
-    """The end of a private key whose beginning was cut off, as in the tail of a log: its lines go too."""
-    end = p.PEM_END.search(text)
-    if end is None:
-        return text
-    lines = text[: end.start()].split("\n")
-    start = end.start()
-    while lines and p.PEM_LINE.fullmatch(lines[-1]):
-        start -= len(lines.pop()) + 1
-    start = max(start + 1, 0) if start < end.start() else start
-    return text[:start] + tokens.shape("private-key", text[start:end.end()]) + text[end.end():]
+    text = _spliced(text, p.PEM_BEGIN.finditer(text), block)
+    return _spliced(text, p.PEM_END.finditer(text), cut)
 
 
 def _keyed(text: str, tokens: Tokens) -> str:

@@ -59,6 +59,10 @@ class Tokens:
         length = len(re.findall("[0-9]+", raw)) if p.IDS.fullmatch(raw) else len(value)
         return f"[PROMPT len={length} h={self._hash(value)}]"
 
+    def mentions(self, text: str) -> bool:
+        """May a remembered secret stand in this text?"""
+        return next(self._hits(text), None) is not None
+
     def sweep(self, text: str) -> str:
         """Replace every remembered secret, but never inside a token."""
         hits = sorted(self._hits(text), key=lambda hit: (hit[0], -hit[1]))

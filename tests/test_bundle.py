@@ -206,3 +206,33 @@ def test_a_file_that_is_not_text_is_dropped_and_said(tmp_path: Path) -> None:
     assert "binary was dropped" in door.notes[0].reason
     assert door.artefacts == []
     writer.abandon()
+
+
+def test_a_secret_that_only_a_late_artefact_names_is_taken_out_of_the_early_ones(tmp_path: Path) -> None:
+    secret = "q7w6e5r4t3y2"
+    writer = Writer(tmp_path / "b", Redactor(), {"hostname": "h"}, {"pid": 1})
+    door = Door(writer, "x", 1 << 20)
+    door.text("early.txt", f"alias {secret}\n")
+    door.jsonl("early.jsonl", [{"a": 1, "cmd": f"--alias \"{secret}\""}, {"b": [f"pool-{secret}", 2, None]}])
+    door.json("early.json", {"alias": secret, "n": 12})
+    door.text("other.txt", "nothing")
+    assert secret in (tmp_path / "b" / "artefacts" / "x" / "early.txt").read_text()
+    door.text("late.txt", f"secret_key={secret}\n")
+    opened = bundle.read(writer.close(tmp_path / "b.zip"))
+    assert [a.path for a in opened.artefacts] == ["x/early.txt", "x/early.jsonl", "x/early.json", "x/other.txt", "x/late.txt"]
+    texts = {a.name: a.text() for a in opened.artefacts}
+    assert not any(secret in text for text in texts.values())
+    token = texts["late.txt"].partition("=")[2].strip()
+    assert texts["early.txt"] == f"alias {token}\n"
+    assert json.loads(texts["early.json"]) == {"alias": token, "n": 12}
+    assert [json.loads(line) for line in texts["early.jsonl"].splitlines()] == [{"a": 1, "cmd": f"--alias \"{token}\""}, {"b": [f"pool-{token}", 2, None]}]
+    assert {entry.path: entry.redactions for entry in opened.manifest.artefacts}["artefacts/x/early.txt"] == 1
+    assert sum(opened.manifest.redacted.values()) == 5
+
+
+def test_without_redaction_nothing_is_swept(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "b", Redactor(enabled=False), {"hostname": "h"}, {"pid": 1})
+    door = Door(writer, "x", 1 << 20)
+    door.text("early.txt", "alias q7w6e5r4t3y2")
+    door.text("late.txt", "secret_key=q7w6e5r4t3y2")
+    assert [a.text() for a in bundle.read(writer.close(tmp_path / "b.zip")).artefacts] == ["alias q7w6e5r4t3y2", "secret_key=q7w6e5r4t3y2"]

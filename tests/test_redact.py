@@ -89,6 +89,8 @@ PLANTED = [
     ("xoxb-1234567890-abcdef", "slack xoxb-1234567890-abcdef"),
     (JWT, f"got {JWT} from gateway"),
     ("q8w7e6r5t4", f"key:\n{PEM}\nend"),
+    ("q8w7e6r5t4", "q8w7e6r5t4+/=\nMIIEowIBAAKCAQEAx1y2z3\n-----END RSA PRIVATE KEY-----\nINFO tail of a log"),
+    ("MIIEowIBAAKCAQEAx1y2z3", "{'key': 'MIIEowIBAAKCAQEAx1y2z3\\\\n-----END PRIVATE KEY-----\\\\n'}"),
     ("MIIEowIBAAKCAQEAx1y2z3", "x -----BEGIN PRIVATE KEY-----\\nMIIEowIBAAKCAQEAx1y2z3\\n"),
     ("tok99xyzabc", "Bearer tok99xyzabc rejected"),
     ("tell me a secret", "Received request cmpl-1: prompt: 'tell me a secret', params: SamplingParams(max_tokens=16)"),
@@ -337,6 +339,28 @@ def test_a_key_in_hex_is_the_redacted_key_in_hex() -> None:
     assert (row["other_hex"], row["raw_hex"]) == (b"clip:1".hex(), "ff00")
 
 
+def test_a_key_in_hex_that_is_not_utf8_is_looked_into_too() -> None:
+    judge = redactor()
+    judge.text("password=Hunter2xyz9")
+    for secret in (b"sk-abcdefgh12345678", b"Hunter2xyz9"):
+        found = judge.json({"key": None, "key_hex": (b"\xff\xfeapi:" + secret).hex()})
+        assert isinstance(found, dict)
+        assert bytes.fromhex(found["key_hex"]).startswith(b"\xff\xfeapi:[REDACTED:")
+        assert secret.hex() not in found["key_hex"]
+    harmless = (b"\xff\xfeclip:1").hex()
+    assert judge.json({"key_hex": harmless}) == {"key_hex": harmless}
+
+
+def test_what_was_redacted_when_less_was_known_can_be_swept_again() -> None:
+    judge = redactor()
+    early, known = judge.text("alias q7w6e5r4t3y2"), judge.known
+    judge.text("secret_key=q7w6e5r4t3y2")
+    assert judge.known > known
+    assert "q7w6e5r4t3y2" in early
+    assert "q7w6e5r4t3y2" not in judge.sweep(early)
+    assert Redactor(enabled=False).sweep(early) == early
+
+
 def test_json_refuses_what_it_cannot_look_into() -> None:
     with pytest.raises(TypeError, match="Path"):
         redactor().json({"a": [Path("x")]})
@@ -355,7 +379,7 @@ def test_zeros_in_a_log_are_text() -> None:
 
 @pytest.mark.parametrize("text", [
     "a" * 1_000_000, 'prompt: "' + "b" * 1_000_000, "password='" + "c'\\" * 300_000, "://" * 300_000, "@" * 1_000_000, "a@" * 500_000, "a." * 500_000,
-    "-eyJ" * 250_000, "sk-" * 300_000, "-----BEGIN PRIVATE KEY-----" * 30_000, "redis-cli " * 100_000, "name: a " * 100_000 + "value", "[" * 1_000_000,
+    "-eyJ" * 250_000, "sk-" * 300_000, "-----BEGIN PRIVATE KEY-----" * 30_000, "-----END PRIVATE KEY-----" * 30_000, "redis-cli " * 100_000, "name: a " * 100_000 + "value", "[" * 1_000_000,
     '"prompt": [' + '"x", ' * 200_000, "key=" * 250_000, "token_ids=[" + "1, " * 300_000, "\\" * 1_000_000 + '"', "password=" + ")" * 1_000_000 + "x",
     'password="' * 100_000, "--password " * 90_000, "user a on " * 100_000, "AUTH " * 200_000, "redis://" + "@/" * 300_000, "Cookie: " * 100_000,
     "password=\\\\\"" * 90_000, "curl -u " * 100_000, "prompt: a " * 100_000, "password: " + "a=" * 400_000, "data:;base64," * 70_000,

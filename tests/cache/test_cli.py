@@ -39,11 +39,11 @@ def test_the_schema_is_one_and_refuses_what_is_not_said() -> None:
 # -- which server
 
 
-@pytest.mark.parametrize("name", ["LLMDIAG_REDIS_URL", "REDIS_URL"])
-def test_the_bare_command_takes_the_server_of_the_environment(server: Any, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("env", [{"LLMDIAG_REDIS_URL": "{}", "REDIS_URL": "redis://127.0.0.1:1"}, {"REDIS_URL": "{}"}])
+def test_the_bare_command_takes_the_server_of_the_environment(server: Any, tmp_path: Path, env: dict[str, str]) -> None:
     fill(server.client(), 2)
     server.client(db=3).set("a", "b")
-    said = run("scan-cache", cwd=tmp_path, **{name: server.url})
+    said = run("scan-cache", cwd=tmp_path, **{name: url.format(server.url) for name, url in env.items()})
     assert said.code == 1
     first, *rest = said.out.splitlines()
     assert first.startswith(f"{server.target} (") and first.endswith(f"db 0: {SOUND + 2} keys, db 3: 1 keys")
@@ -51,8 +51,6 @@ def test_the_bare_command_takes_the_server_of_the_environment(server: Any, tmp_p
 
 
 def test_our_own_variable_goes_before_the_common_one(server: Any, tmp_path: Path) -> None:
-    said = run("scan-cache", cwd=tmp_path, LLMDIAG_REDIS_URL=server.url, REDIS_URL="redis://127.0.0.1:1")
-    assert (said.code, said.out.split()[0]) == (0, server.target)
     said = run("scan-cache", cwd=tmp_path, LLMDIAG_REDIS_URL="redis://127.0.0.1:1", REDIS_URL=server.url)
     assert said.code == 2 and "from LLMDIAG_REDIS_URL" in said.err and said.out == ""
 

@@ -11,7 +11,10 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.cache.cli import PURGE, at_terminal, ended, run, start
+from diag.cache.connection import connect
+from diag.cache.order import with_credentials
+from diag.errors import BadInput, LlmdiagError
+from tests.cache.cli import PURGE, at_terminal, ended, run, run_all, start
 from tests.cache.test_cli import valid
 from tests.cache.world import SOUND, fill
 from tests.live.run import Said
@@ -50,11 +53,22 @@ def test_the_password_opens_and_is_shown_nowhere(locked: Any, tmp_path: Path) ->
     _keeps_secret(said, tmp_path)
 
 
-@pytest.mark.parametrize("target", ["redis://127.0.0.1:{}", "redis://localhost:{}/0"])
-def test_a_target_without_credentials_takes_those_of_the_variable(locked: Any, tmp_path: Path, target: str) -> None:
-    said = run("scan-cache", target.format(locked.port), cwd=tmp_path, LLMDIAG_REDIS_URL=_url(locked))
-    assert said.code == 1 and f"{SOUND + 2} keys" in said.out
-    _keeps_secret(said, tmp_path)
+def test_a_target_without_credentials_takes_those_of_the_variable(locked: Any, tmp_path: Path) -> None:
+    targets = (f"redis://127.0.0.1:{locked.port}", f"redis://localhost:{locked.port}/0")
+    for said in run_all(*(("scan-cache", target) for target in targets), cwd=tmp_path, LLMDIAG_REDIS_URL=_url(locked)):
+        assert said.code == 1 and f"{SOUND + 2} keys" in said.out
+        _keeps_secret(said, tmp_path)
+
+
+def test_credentials_are_lent_to_the_same_server_only() -> None:
+    lent = with_credentials
+    assert lent("redis://127.0.0.1:7/2", ["memory://", "redis://u:p%40@localhost:7/0"]) == "redis://u:p%40@127.0.0.1:7/2"
+    assert lent("redis://127.0.0.1:7", ["rediss://:p@localhost:7/1?ssl_ca_certs=/ca"]) == "rediss://:p@127.0.0.1:7/1?ssl_ca_certs=/ca"
+    assert lent("unix:///run/s", ["unix://:p@/run/s"]) == "unix://:p@/run/s"
+    assert lent("redis://localhost:7", ["redis://localhost:7?password=p"]) == "redis://localhost:7?password=p"
+    for other in ("redis://:p@127.0.0.1:8", "redis://:p@127.0.0.2:7", "redis://127.0.0.1:7", "unix://:p@/7"):
+        assert lent("redis://127.0.0.1:7", [other]) == "redis://127.0.0.1:7"
+    assert lent("redis://:own@127.0.0.1:7", ["redis://:p@127.0.0.1:7"]) == "redis://:own@127.0.0.1:7"
 
 
 def test_credentials_go_to_no_other_server_and_own_ones_win(locked: Any, server: Any, tmp_path: Path) -> None:
@@ -68,31 +82,40 @@ def test_credentials_go_to_no_other_server_and_own_ones_win(locked: Any, server:
 
 def test_a_missing_wrong_or_misspelt_password_is_an_error_that_says_so(locked: Any, tmp_path: Path) -> None:
     cases = {
-        f"redis://127.0.0.1:{locked.port}": "password", _url(locked, "wr0ng"): "user or password",
-        f"redis://someone:wr0ng@127.0.0.1:{locked.port}": "user or password",
-        f"redis://:{PASSWORD}@127.0.0.1:{locked.port}": "Redis address", f"redis://x:op3n@s3s/me@127.0.0.1:{locked.port}": "%2F",
-        f"redis://:op3n@s3s?@127.0.0.1:{locked.port}": "%3F",
+        f"redis://127.0.0.1:{locked.port}": "password", f"redis://someone:wr0ng@127.0.0.1:{locked.port}": "user or password",
+        f"redis://x:op3n@s3s/me@127.0.0.1:{locked.port}": "%2F",
     }  # fmt: skip
-    running = {target: start("scan-cache", target, *PURGE, "-f", "json", cwd=tmp_path) for target in cases}
-    for target, process in running.items():
-        said = ended(process)
-        assert (said.code, said.out) == (2, "") and cases[target] in said.err, (target, said)
+    found = run_all(*(("scan-cache", target, *PURGE, "-f", "json") for target in cases), cwd=tmp_path)
+    for said, expected in zip(found, cases.values(), strict=True):
+        assert (said.code, said.out) == (2, "") and expected in said.err, said
         _keeps_secret(said, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "address",
+    [f"redis://:{PASSWORD}@h:1", "redis://:s3s/@h:1", "redis://x@s3s/me@h:1", "redis://x:op3n@s3s?@h:1", "redis://op3n@s3s#me@h:1", "redis://:s3s@[h"],
+)
+def test_a_misspelt_address_does_not_show_a_piece_of_its_password(address: str) -> None:
+    with pytest.raises(BadInput) as error:
+        connect(address)
+    assert "s3s" not in str(error.value)
+
+
 def test_what_is_no_server_is_named(tmp_path: Path) -> None:
     """Nothing there, a web server, a port that closes at once, addresses that are none."""
+    cases = {
+        "redis://127.0.0.1:1": "cannot be reached", "unix:///no/such/socket": "cannot be reached", "redis://no.such.host.invalid": "cannot be reached",
+        "localhost:6379": "kind of Redis address", "redis://h:1/zero": "no number", "http://h": "kind of Redis address",
+    }  # fmt: skip
     with _answers_with(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web, _answers_with(b"") as closing:
-        cases = {
-            "redis://127.0.0.1:1": "cannot be reached", "unix:///no/such/socket": "cannot be reached", "redis://no.such.host.invalid": "cannot be reached",
-            f"redis://127.0.0.1:{web}": "is it a Redis", f"redis://127.0.0.1:{closing}": "TLS", "localhost:6379": "kind of Redis address",
-            "redis://h:1/zero": "no number", "http://h": "kind of Redis address", f"rediss://127.0.0.1:{web}": "TLS",
-        }  # fmt: skip
-        running = {target: start("scan-cache", target, cwd=tmp_path) for target in cases}
-        for target, process in running.items():
-            said = ended(process)
-            assert (said.code, said.out) == (2, "") and cases[target] in said.err and said.err.startswith("error: "), (target, said)
+        cases |= {f"redis://127.0.0.1:{web}": "is it a Redis", f"redis://127.0.0.1:{closing}": "TLS", f"rediss://127.0.0.1:{web}": "TLS"}
+        for target, expected in cases.items():
+            with pytest.raises(LlmdiagError) as error:
+                connect(target)
+            assert expected in str(error.value), target
+        for said in run_all(("scan-cache", "redis://127.0.0.1:1"), ("scan-cache", f"redis://127.0.0.1:{web}"), cwd=tmp_path):
+            assert (said.code, said.out) == (2, "") and said.err.startswith("error: ")
 
 
 @contextlib.contextmanager

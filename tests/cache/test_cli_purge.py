@@ -54,9 +54,9 @@ def test_without_a_terminal_and_without_yes_nothing_is_deleted(server: Any, tmp_
     assert server.client().dbsize() == SOUND + 2 and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 2), ("\n", 1, 2), ("\x03", 2, 2), ("\x04", 2, 2)])
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 2), ("\x03", 2, 2), ("\x04", 2, 2)])
 def test_a_person_is_asked_and_obeyed(server: Any, tmp_path: Path, answer: str, code: int, left: int) -> None:
-    """Yes, no, just Enter (no), Ctrl-C, Ctrl-D."""
+    """Yes, no, Ctrl-C, Ctrl-D."""
     fill(server.client(), 2)
     got, screen = at_terminal("scan-cache", server.url, "--purge", cwd=tmp_path, answer=answer)
     assert got == code, screen

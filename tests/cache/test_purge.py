@@ -23,7 +23,7 @@ from diag.errors import BadInput, CannotConnect, Denied, LlmdiagError
 from tests.cache.servers import on_every_server
 from tests.cache.world import FRESH, GHOST, SOUND, differences, fill, keyspace
 
-GHOSTS = 800
+GHOSTS = 500
 
 
 def planned(server: Any, **options: Any) -> tuple[redis.Redis, Plan]:

@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import redis
@@ -15,6 +16,7 @@ Keyspace = Mapping[tuple[int, bytes], tuple[bytes, int | None]]
 """(database, key) -> (value, absolute expiry in Unix milliseconds or None)"""
 
 
+@cache
 def sound(seed: int) -> bytes:
     """A healthy value: a pickled 1x64 array."""
     return pickle.dumps(np.random.default_rng(seed).normal(size=(1, 64)))

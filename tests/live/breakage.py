@@ -42,8 +42,9 @@ WITH_A_GPU = (sys.executable, "-c", OWN_DEV)
 
 @dataclass(frozen=True)
 class Around:
-    """How llmdiag is started: by which Python, behind which command, with which options and environment."""
+    """How llmdiag is started: on whom, by which Python, behind which command, with which options and environment."""
 
+    pid: int
     python: str = sys.executable
     behind: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
@@ -52,10 +53,10 @@ class Around:
     """Called once, in the middle of the window."""
 
 
-def snapshot(pid: int, bundle: Path, around: Around, *args: str) -> Said:
+def snapshot(bundle: Path, around: Around, *args: str) -> Said:
     """`llmdiag snapshot PID -o BUNDLE -f json`, in these surroundings. A traceback fails the test."""
     clean = {name: value for name, value in os.environ.items() if name not in ("LLMDIAG_REDIS_URL", "REDIS_URL")}
-    argv = (*around.behind, around.python, "-m", "diag.cli", "snapshot", str(pid), "-o", str(bundle), "-f", "json", *args, *around.args)
+    argv = (*around.behind, around.python, "-m", "diag.cli", "snapshot", str(around.pid), "-o", str(bundle), "-f", "json", *args, *around.args)
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, cwd=bundle.parent,
         env={**clean, "LLMDIAG_STRICT": "1", "PYTHONPATH": str(ROOT), **around.env},
@@ -179,7 +180,7 @@ def may_give_up_rights() -> bool:
     return subprocess.run([*WITH_A_GPU, "true"], capture_output=True, check=False).returncode == 0
 
 
-# Says "ready" on its third descriptor. Name, thread name, argument, environment, socket paths and output are garbage.
+# Says "ready" on the descriptor it is given. Name, thread name, argument, environment, socket paths and output are garbage.
 STRANGE = r"""
 import os, socket, sys, threading
 def park():
@@ -198,7 +199,7 @@ listening[1].bind(os.fsencode(sys.argv[1]) + b"/s \xff\n[0]")
 for item in listening:
     item.listen()
 os.write(1, bytes(range(256)) * 64)
-os.write(3, b"ready\n")
+os.write(int(sys.argv[2]), b"ready\n")
 threading.Event().wait()
 """
 
@@ -208,10 +209,10 @@ def strange_patient(folder: Path) -> Iterator[int]:
     """A process whose every name is garbage: neither UTF-8 nor one line, with brackets where /proc has its own. Gives its pid."""
     ours, theirs = socket.socketpair()
     with ours, theirs, (folder / "strange.log").open("wb") as log:
-        argv = [sys.executable, "-c", STRANGE, os.fsencode(folder), b"\xff\n) R 1 ( \x1b[31m"]
+        argv = [sys.executable, "-c", STRANGE, os.fsencode(folder), str(theirs.fileno()), b"\xff\n) R 1 ( \x1b[31m"]
         child = subprocess.Popen(
             argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environb, b"G\xff": b"\xfe\n=\xff"},
-            preexec_fn=lambda: os.dup2(theirs.fileno(), 3), pass_fds=(3, theirs.fileno()),
+            pass_fds=(theirs.fileno(),),
         )
         try:
             ours.settimeout(DEADLINE_S)

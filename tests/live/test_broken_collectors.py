@@ -14,6 +14,7 @@ import signal
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,9 @@ class World:
     lab: Lab
     """Its retries are slow: it burns no CPU."""
     stack: contextlib.ExitStack
-    pid: int = 0
-    """Who is looked at; `lab` unless a way of breaking brings a patient of its own."""
+    pool: ThreadPoolExecutor
     hot: Lab | None = None
-    done: dict[str, "Snapshot"] = field(default_factory=dict)
+    taken: dict[str, "Future[Snapshot]"] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -90,6 +90,10 @@ class Way:
     def name(self) -> str:
         return self.broken.__name__
 
+    @property
+    def needs_hot_lab(self) -> bool:
+        return self.name.startswith(("redis", "nothing_hot"))
+
 
 @dataclass(frozen=True)
 class Gap:
@@ -115,13 +119,12 @@ def gap(of: Way, tables: str, says: str) -> Gap:
 
 @way()
 def nothing(world: World) -> Iterator[Around]:
-    yield Around()
+    yield Around(world.lab.pid)
 
 
 @way()
 def nothing_hot(world: World) -> Iterator[Around]:
-    look_at_the_hot_lab(world)
-    yield Around()
+    yield Around(hot_lab(world).pid)
 
 
 @way(
@@ -129,61 +132,60 @@ def nothing_hot(world: World) -> Iterator[Around]:
     needs_root=True, also={"metrics", "redis"},
 )
 def no_right_to_trace(world: World) -> Iterator[Around]:
-    yield Around(behind=without("sys_ptrace"))
+    yield Around(world.lab.pid, behind=without("sys_ptrace"))
 
 
 @way(*BY_STACK, *BY_KEY, ghost="inconclusive", needs_root=True)
 def py_spy_without_rights(world: World) -> Iterator[Around]:
-    yield Around(python_with(f'exec {shlex.join(without("sys_ptrace"))} {shlex.quote(breakage.real_py_spy())} "$@"', world.path("denied")))
+    yield Around(world.lab.pid, python_with(f'exec {shlex.join(without("sys_ptrace"))} {shlex.quote(breakage.real_py_spy())} "$@"', world.path("denied")))
 
 
 @way(*BY_STACK, *BY_KEY, ghost="inconclusive")
 def py_spy_hangs(world: World) -> Iterator[Around]:
-    yield Around(python_with('[ "$1" = --version ] && echo py-spy 0.4.1 && exit; exec sleep 600', world.path("hangs")))
+    yield Around(world.lab.pid, python_with('[ "$1" = --version ] && echo py-spy 0.4.1 && exit; exec sleep 600', world.path("hangs")))
 
 
 @way(*BY_STACK, *BY_KEY, ghost="inconclusive")
 def py_spy_talks_nonsense(world: World) -> Iterator[Around]:
-    yield Around(python_with("echo '<html>not found</html>'", world.path("nonsense")))
+    yield Around(world.lab.pid, python_with("echo '<html>not found</html>'", world.path("nonsense")))
 
 
 @way(*BY_STACK, *BY_KEY, "backlog", "frozen_counters", ghost="inconclusive", still_open={"event-loop-blocked"})
 def patient_killed(world: World) -> Iterator[Around]:
     """The patient is another service like the first one: this one does not survive."""
     with start_lab(GHOST_LAB, "--redis", world.server.url, "--workers", "2", log=world.path("killed.log")) as lab:
-        world.pid = lab.pid
-        yield Around(during=lambda: end(lab))
+        yield Around(lab.pid, during=lambda: end(lab))
 
 
 @way("frozen_counters")
 def metrics_forbidden(world: World) -> Iterator[Around]:
     with serving(http("403 Forbidden", b"no")) as server:
-        yield Around(args=("--port", str(server.port)))
+        yield Around(world.lab.pid, args=("--port", str(server.port)))
 
 
 @way("frozen_counters")
 def port_closed(world: World) -> Iterator[Around]:
     with serving(http("200 OK", b"# TYPE up gauge\nup 1\n")) as server:
-        yield Around(args=("--port", str(server.port)), during=server.stop)
+        yield Around(world.lab.pid, args=("--port", str(server.port)), during=server.stop)
 
 
 @way("frozen_counters")
 def port_silent(world: World) -> Iterator[Around]:
     with serving(None) as server:
-        yield Around(args=("--port", str(server.port)))
+        yield Around(world.lab.pid, args=("--port", str(server.port)))
 
 
 @way("frozen_counters")
 def port_talks_html(world: World) -> Iterator[Around]:
     with serving(http("200 OK", b"<html><body>Welcome to nginx!</body></html>")) as server:
-        yield Around(args=("--port", str(server.port)))
+        yield Around(world.lab.pid, args=("--port", str(server.port)))
 
 
 @way("log_silent", needs_root=True)
 def log_of_somebody_else(world: World) -> Iterator[Around]:
     os.chown(world.lab.log, 65534, -1)
     world.lab.log.chmod(0o600)
-    yield Around(behind=without("dac_override", "dac_read_search"))
+    yield Around(world.lab.pid, behind=without("dac_override", "dac_read_search"))
     os.chown(world.lab.log, os.getuid(), -1)
 
 
@@ -191,14 +193,14 @@ def log_of_somebody_else(world: World) -> Iterator[Around]:
 def log_removed(world: World) -> Iterator[Around]:
     log = world.path("removed.log")
     log.write_text("INFO 11-30 07:00:00 [loggers.py:1] Engine 000: running\n" * 3)
-    yield Around(args=("--log", str(log)), during=log.unlink)
+    yield Around(world.lab.pid, args=("--log", str(log)), during=log.unlink)
 
 
 @way("log_silent")
 def log_that_blocks(world: World) -> Iterator[Around]:
     """Opening a named pipe waits for a writer that never comes."""
     os.mkfifo(world.path("pipe"))
-    yield Around(args=("--log", str(world.path("pipe"))))
+    yield Around(world.lab.pid, args=("--log", str(world.path("pipe"))))
 
 
 @way(*BY_KEY, ghost="likely")
@@ -206,67 +208,64 @@ def redis_wants_a_password(world: World) -> Iterator[Around]:
     with another_server(world) as server:
         with redis.Redis(port=server.port) as client:
             client.config_set("requirepass", "sesame")
-        yield Around()
+        yield Around(hot_lab(world).pid)
 
 
 @way(*BY_KEY, ghost="likely")
 def redis_killed(world: World) -> Iterator[Around]:
     with another_server(world) as server:
-        yield Around(during=lambda: os.kill(server.pid, signal.SIGKILL))
+        yield Around(hot_lab(world).pid, during=lambda: os.kill(server.pid, signal.SIGKILL))
 
 
 @way(*BY_KEY, ghost="likely")
 def redis_stopped(world: World) -> Iterator[Around]:
     with another_server(world) as server:
-        yield Around(during=lambda: os.kill(server.pid, signal.SIGSTOP))
+        yield Around(hot_lab(world).pid, during=lambda: os.kill(server.pid, signal.SIGSTOP))
 
 
 @way(*BY_KEY, ghost="likely")
 def redis_talks_nonsense(world: World) -> Iterator[Around]:
-    look_at_the_hot_lab(world)
     with out_of_the_way(world.server.socket), serving(b"\xff\x00nonsense\r\n", world.server.socket):
-        yield Around()
+        yield Around(hot_lab(world).pid)
 
 
 @way(*BY_KEY, ghost="likely")
 def redis_says_ok_to_all(world: World) -> Iterator[Around]:
     """The protocol is right, and every answer is wrong."""
-    look_at_the_hot_lab(world)
     with out_of_the_way(world.server.socket), serving(b"+OK\r\n", world.server.socket):
-        yield Around()
+        yield Around(hot_lab(world).pid)
 
 
 @way()
 def tools_hang(world: World) -> Iterator[Around]:
     for name in ("nvidia-smi", "dmesg"):
         program(world.path("hanging"), name, "exec sleep 600")
-    yield Around(env={"PATH": f"{world.path('hanging')}:{os.environ['PATH']}"})
+    yield Around(world.lab.pid, env={"PATH": f"{world.path('hanging')}:{os.environ['PATH']}"})
 
 
 @way(needs_root=True)
 def tools_talk_nonsense(world: World) -> Iterator[Around]:
     for name in ("nvidia-smi", "dmesg"):
         program(world.path("talking"), name, "exec head -c 20000 /dev/urandom")
-    yield Around(behind=WITH_A_GPU, env={"PATH": f"{world.path('talking')}:{os.environ['PATH']}"})
+    yield Around(world.lab.pid, behind=WITH_A_GPU, env={"PATH": f"{world.path('talking')}:{os.environ['PATH']}"})
 
 
 @way(needs_root=True)
 def nvidia_smi_killed(world: World) -> Iterator[Around]:
     program(world.path("killed"), "nvidia-smi", "kill -9 $$")
-    yield Around(behind=WITH_A_GPU, env={"PATH": f"{world.path('killed')}:{os.environ['PATH']}"})
+    yield Around(world.lab.pid, behind=WITH_A_GPU, env={"PATH": f"{world.path('killed')}:{os.environ['PATH']}"})
 
 
 @way(needs_root=True)
 def nvidia_smi_not_executable(world: World) -> Iterator[Around]:
     program(world.path("locked"), "nvidia-smi", "true", mode=0o644)
-    yield Around(behind=WITH_A_GPU, env={"PATH": f"{os.environ['PATH']}:{world.path('locked')}"})
+    yield Around(world.lab.pid, behind=WITH_A_GPU, env={"PATH": f"{os.environ['PATH']}:{world.path('locked')}"})
 
 
 @way(ghost="not matched")
 def strange_names(world: World) -> Iterator[Around]:
     with breakage.strange_patient(world.folder) as pid:
-        world.pid = pid
-        yield Around()
+        yield Around(pid)
 
 
 def end(lab: Lab) -> None:
@@ -275,16 +274,15 @@ def end(lab: Lab) -> None:
     lab.process.wait()
 
 
-def look_at_the_hot_lab(world: World) -> None:
-    """Without its cache server a slow retry loop cannot be told from other polling: these ways need one that spins."""
+def hot_lab(world: World) -> Lab:
+    """Without its cache server a slow retry loop cannot be told from other polling: some ways need one that spins."""
     world.hot = world.hot or world.stack.enter_context(ghost_lab(world.server, world.path("hot.log")))
-    world.pid = world.hot.pid
+    return world.hot
 
 
 @contextlib.contextmanager
 def another_server(world: World) -> Iterator[Server]:
     """Another cache server where llmdiag will look for the patient's; the patient keeps its own."""
-    look_at_the_hot_lab(world)
     with (
         tempfile.TemporaryDirectory() as folder, start_server(Path(folder)) as server,
         out_of_the_way(world.server.socket),
@@ -371,9 +369,7 @@ WAYS: Mapping[str, Mapping[str, tuple[Gap, ...] | str]] = {
     },
 }
 GAPS = [(name, kind, item) for name, kinds in WAYS.items() for kind, found in kinds.items() if not isinstance(found, str) for item in found]
-ALL_WAYS = sorted(
-    dict.fromkeys([nothing, nothing_hot, *(item.way for _, _, item in GAPS)]), key=lambda way: way.name.startswith(("redis", "nothing_hot")),
-)
+ALL_WAYS = sorted(dict.fromkeys([nothing, nothing_hot, *(item.way for _, _, item in GAPS)]), key=lambda way: way.needs_hot_lab)
 """Those that need the hot lab come last, so that it does not disturb the others."""
 
 
@@ -388,27 +384,40 @@ def ghost_lab(server: Server, log: Path, *options: str) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Snapshots that do not get in each other's way are taken two at a time, as soon as there is a patient."""
     folder = tmp_path_factory.mktemp("broken")
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(start_server(folder))
         lab = stack.enter_context(ghost_lab(server, folder / "lab.log", "--backoff-ms", "10"))
-        yield World(folder, server, lab, stack)
+        world = World(folder, server, lab, stack, stack.enter_context(ThreadPoolExecutor(2)))
+        for item in request.session.items:
+            asked = getattr(item, "callspec", None)
+            for value in asked.params.values() if asked is not None else ():
+                way = value.way if isinstance(value, Gap) else value
+                if isinstance(way, Way) and not way.needs_hot_lab and not (way.needs_root and not breakage.may_give_up_rights()):
+                    world.taken.setdefault(way.name, world.pool.submit(take, world, way))
+        yield world
 
 
 def taken(world: World, way: Way) -> Snapshot:
     """The snapshot taken with things broken that way; each is taken once."""
     if way.needs_root and not breakage.may_give_up_rights():
         pytest.skip("only root can give up rights")
-    if way.name not in world.done:
-        world.pid = world.lab.pid
-        bundle = world.path(f"{way.name}.zip")
-        with way.broken(world) as around:
-            said = breakage.snapshot(world.pid, bundle, around, "--window", "1")
-        assert bundle.exists(), said.err
-        with zipfile.ZipFile(bundle) as archive:
-            world.done[way.name] = Snapshot(said, json.loads(archive.read("manifest.json")))
-    return world.done[way.name]
+    if way.name not in world.taken:
+        if way.needs_hot_lab:  # it moves what all of them share
+            wait(world.taken.values())
+        world.taken[way.name] = world.pool.submit(take, world, way)
+    return world.taken[way.name].result()
+
+
+def take(world: World, way: Way) -> Snapshot:
+    bundle = world.path(f"{way.name}.zip")
+    with way.broken(world) as around:
+        said = breakage.snapshot(bundle, around, "--window", "1")
+    assert bundle.exists(), said.err
+    with zipfile.ZipFile(bundle) as archive:
+        return Snapshot(said, json.loads(archive.read("manifest.json")))
 
 
 def open_tables(found: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -310,6 +310,23 @@ def test_equal_secrets_stay_joinable(patient: Patient, tmp_path: Path) -> None:
     assert spoken[1] == noted[1]
 
 
+def test_a_snapshot_that_is_killed_leaves_no_secret_either(patient: Patient, tmp_path: Path) -> None:
+    """What a killed llmdiag leaves is redacted too; only the alias, which the log names at the very end, is not known yet."""
+    tool = subprocess.Popen(
+        [sys.executable, "-m", "diag.cli", "snapshot", str(patient.lab.pid), "-o", str(tmp_path / "b.zip"), "--window", "60"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "LLMDIAG_REDIS_URL": patient.redis_url},
+    )
+    try:
+        journal = tmp_path / "b" / "manifest.jsonl"
+        wait_until(lambda: journal.exists() and all(name in journal.read_text() for name in ("artefacts/stacks", "artefacts/sockets", "artefacts/processes")), WAIT_S)
+    finally:
+        tool.kill()
+        tool.wait()
+    left = {str(path): path.read_bytes() for path in (tmp_path / "b").rglob("*") if path.is_file()}
+    assert len(left) > 3
+    assert leaks({name: value for name, value in patient.spilled.items() if name != "argv_late"}, left) == []
+
+
 def test_with_no_redact_they_are_all_there(patient: Patient, tmp_path: Path) -> None:
     """The proof that each of them would have been in the bundle."""
     bundle = tmp_path / "b.zip"
