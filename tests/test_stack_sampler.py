@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from diag import procfs
+from diag.instruments.stack_sampler import TRIES, Sampler, Taken
 from diag.live import Locals
-from diag.stack_sampler import TRIES, Sampler, Taken
 from tests.collectors import states
 from tests.collectors.states import WORKLOADS, child, wait_until
 

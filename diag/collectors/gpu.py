@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from diag import beside
 from diag.bundle import Door
 from diag.errors import Absent, Denied, Garbled, TimedOut
+from diag.instruments import beside
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import gpu_nvidia, gpu_others

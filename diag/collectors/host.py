@@ -20,9 +20,10 @@ from pathlib import Path
 
 import msgspec
 
-from diag import beside, procfs
+from diag import procfs
 from diag.bundle import Door
 from diag.errors import Absent, CollectorError, Denied, Garbled, Vanished
+from diag.instruments import beside
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import cgroups, dist_info, host_files, kernel_log

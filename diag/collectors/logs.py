@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from diag import beside, procfs
+from diag import procfs
 from diag.bundle import Door
 from diag.errors import BadInput, CollectorError, Denied, Vanished
+from diag.instruments import beside
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import engine_log, log_access, log_index

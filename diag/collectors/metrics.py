@@ -26,9 +26,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from diag import http_get, netns, procfs
+from diag import procfs
 from diag.bundle import Door
 from diag.errors import CollectorError, Garbled
+from diag.instruments import http_get, netns
 from diag.live import Collecting, Patient, until_window_end
 from diag.model import Artefact, Row
 from diag.parsers import metrics_files, prometheus

@@ -25,9 +25,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from diag import netns
 from diag.bundle import Door
 from diag.errors import Absent, Denied, Garbled, Vanished
+from diag.instruments import netns
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import sock_diag, sockets_proc, sockets_ss

@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from diag import dumper, procfs, ptrace_guard
+from diag import procfs
 from diag.bundle import Door
 from diag.errors import Absent, CollectorError, Denied, Garbled, TimedOut, Vanished
+from diag.instruments import dumper, ptrace_guard
+from diag.instruments.stack_sampler import Pause, Sampler, Taken
 from diag.live import Collecting, Locals, Options, Patient
 from diag.model import Artefact, Row
 from diag.parsers import stack_artefacts
@@ -33,7 +35,6 @@ from diag.parsers.stack_artefacts import Attempt, OneSample
 from diag.parsers.stack_dumps import Failure
 from diag.parsers.stack_formats import format_of
 from diag.redact import Redactor
-from diag.stack_sampler import Pause, Sampler, Taken
 from diag.tables import Table
 
 NAME = "stacks"

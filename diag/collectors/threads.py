@@ -28,9 +28,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from diag import netns, procfs
+from diag import procfs
 from diag.bundle import Door
 from diag.errors import Absent, Denied, Garbled, Vanished
+from diag.instruments import netns
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import sock_diag, sockets_proc, syscalls, thread_lists, thread_rows

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from diag import http_get
 from diag.bundle import Door, Writer
 from diag.collectors import metrics, sockets
 from diag.errors import Garbled
+from diag.instruments import http_get
 from diag.live import Options, Patient
 from diag.model import Artefact
 from diag.redact import Redactor

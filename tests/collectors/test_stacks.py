@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from diag import dumper, procfs, ptrace_guard, thread_ids
+from diag import procfs
 from diag.bundle import Door, Writer
 from diag.collectors import stacks
 from diag.errors import Absent, Denied, Vanished
+from diag.instruments import dumper, ptrace_guard, thread_ids
+from diag.instruments.thread_heat import Heat
 from diag.live import Locals, Options, Patient, Tick
 from diag.redact import Redactor
-from diag.thread_heat import Heat
 from tests.collectors import harness, states
 from tests.collectors.states import WORKLOADS, ZOMBIE, child, wait_until
 

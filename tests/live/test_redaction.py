@@ -22,7 +22,7 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from diag import dumper
+from diag.instruments import dumper
 from diag.labs import Lab, is_hot, server_binary, wait_until
 from tests.live.run import Said, llmdiag
 

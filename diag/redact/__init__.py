@@ -9,9 +9,9 @@ import datetime
 import re
 from collections.abc import Mapping, Sequence
 
-from diag import redact_patterns as p
-from diag import redact_text
-from diag.redact_tokens import Tokens
+from diag.redact import patterns as p
+from diag.redact import text as redact_text
+from diag.redact.tokens import Tokens
 
 # Short texts known to be clean: stacks repeat a few hundred function names a hundred thousand times.
 _MAX_CLEAN, _CLEAN_CHARS = 50_000, 200

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote
 
-from diag import redact_patterns as p
+from diag.redact import patterns as p
 
 # The first are looked for inside words too; later ones (a log can name a new key on each line) by their words, in one pass.
 _MAX_INSIDE, _MAX_KNOWN = 300, 200_000

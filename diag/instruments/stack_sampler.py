@@ -11,15 +11,16 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from diag import dumper, procfs, ptrace_guard, thread_ids
+from diag import procfs
 from diag.errors import CollectorError, Garbled
+from diag.instruments import dumper, ptrace_guard, thread_ids
+from diag.instruments.thread_heat import Heat
 from diag.live import Locals
 from diag.parsers import pyspy
 from diag.parsers.key_texts import CUT_STEP, MAX_CHARS, looks_like_key, text_of, was_cut
 from diag.parsers.pyspy import JsonThread
 from diag.parsers.pyspy_errors import RETRY, Probe, classify
 from diag.parsers.stack_dumps import ENTRIES, Failure, outermost
-from diag.thread_heat import Heat
 
 WORKERS = 2
 TRIES, LOCALS_TRIES = 10, 30

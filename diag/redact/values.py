@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diag import redact_patterns as p
+from diag.redact import patterns as p
 
 
 @dataclass(frozen=True)

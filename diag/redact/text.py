@@ -8,9 +8,9 @@ import base64
 import re
 from collections.abc import Callable, Iterator
 
-from diag import redact_patterns as p
-from diag.redact_tokens import Tokens
-from diag.redact_values import Found, userinfo_end, value_at, without_quotes
+from diag.redact import patterns as p
+from diag.redact.tokens import Tokens
+from diag.redact.values import Found, userinfo_end, value_at, without_quotes
 
 Change = tuple[int, int, str] | None
 _LOGINS = frozenset({"git", "hg", "ssh", "user", "default", "root", "admin"})
