@@ -94,9 +94,10 @@ def _by_stack(rows: "pd.DataFrame | None", sockets: "pd.DataFrame | None") -> di
 
 def _innermost(rows: "pd.DataFrame", tell: Callable[[str, str], str | None]) -> Iterator[tuple[Identity, str, str]]:
     """Process, role and source of the innermost frame of each stack that tells a role."""
-    places = rows["file"].fillna("?") + "\0" + rows["func"].fillna("?")
-    told = places.map({place: tell(*place.split("\0", 1)) for place in places.unique()})
-    telling = rows.assign(told=told)[told.notna()].sort_values("depth", kind="stable").drop_duplicates([*PROCESS, "tid", "sample"])
+    places = [(str(file), str(func)) for file, func in zip(rows["file"].fillna("?"), rows["func"].fillna("?"), strict=True)]
+    roles = {place: tell(*place) for place in set(places)}
+    told = [roles[place] for place in places]
+    telling = rows.assign(told=told)[[role is not None for role in told]].sort_values("depth", kind="stable").drop_duplicates([*PROCESS, "tid", "sample"])
     for *process, role, source in zip(*(telling[name] for name in (*PROCESS, "told", "source")), strict=True):
         yield _identity(process), role, str(source)
 
