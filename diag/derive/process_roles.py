@@ -94,10 +94,12 @@ def _by_stack(rows: "pd.DataFrame | None", sockets: "pd.DataFrame | None") -> di
 
 def _innermost(rows: "pd.DataFrame", tell: Callable[[str, str], str | None]) -> Iterator[tuple[Identity, str, str]]:
     """Process, role and source of the innermost frame of each stack that tells a role."""
+    if rows.empty:
+        return
     places = [(str(file), str(func)) for file, func in zip(rows["file"].fillna("?"), rows["func"].fillna("?"), strict=True)]
     roles = {place: tell(*place) for place in set(places)}
-    told = [roles[place] for place in places]
-    telling = rows.assign(told=told)[[role is not None for role in told]].sort_values("depth", kind="stable").drop_duplicates([*PROCESS, "tid", "sample"])
+    mine = [roles[place] or "" for place in places]
+    telling = rows.assign(told=mine)[[role != "" for role in mine]].sort_values("depth", kind="stable").drop_duplicates([*PROCESS, "tid", "sample"])
     for *process, role, source in zip(*(telling[name] for name in (*PROCESS, "told", "source")), strict=True):
         yield _identity(process), role, str(source)
 

@@ -391,12 +391,13 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         server = stack.enter_context(start_server(folder))
         lab = stack.enter_context(ghost_lab(server, folder / "lab.log", "--backoff-ms", "10"))
         world = World(folder, server, lab, stack, stack.enter_context(ThreadPoolExecutor(2)))
+        rights = breakage.may_give_up_rights()
         for item in request.session.items:
             asked = getattr(item, "callspec", None)
             for value in asked.params.values() if asked is not None else ():
                 way = value.way if isinstance(value, Gap) else value
-                if isinstance(way, Way) and not way.needs_hot_lab and not (way.needs_root and not breakage.may_give_up_rights()):
-                    world.taken.setdefault(way.name, world.pool.submit(take, world, way))
+                if isinstance(way, Way) and way.name not in world.taken and not way.needs_hot_lab and (rights or not way.needs_root):
+                    world.taken[way.name] = world.pool.submit(take, world, way)
         yield world
 
 
