@@ -310,7 +310,7 @@ def replace_start(known: procfs.Identity) -> procfs.Identity:
 
 
 def test_py_spy_missing_says_how_to_get_it(tmp_path: Path) -> None:
-    code = "from diag import dumper\ntry: dumper.executable()\nexcept Exception as e: print(type(e).__name__, e.hint)"
+    code = "from diag.instruments import dumper\ntry: dumper.executable()\nexcept Exception as e: print(type(e).__name__, e.hint)"
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     env = {"PATH": str(tmp_path), "PYTHONPATH": str(Path(stacks.__file__).parents[2])}
     said = subprocess.run([base, "-c", code], env=env, capture_output=True, text=True, check=True).stdout

@@ -87,13 +87,16 @@ def run(world: World, command: str) -> Path:
 @pytest.mark.parametrize("module", discover(), ids=lambda module: module.NAME)
 def test_the_printed_command_collects_what_was_withheld(world: World, module: Collector) -> None:
     bundle = world.folder / f"without-{module.NAME}.zip"
-    said = llmdiag("snapshot", str(world.lab.pid), "-o", str(bundle), "-f", "json", "--window", "1", "--skip", module.NAME)
+    said = llmdiag("snapshot", str(world.lab.pid), "-o", str(bundle), "-f", "json", "--window", "2", "--skip", module.NAME)
     withheld = [item for item in said.json["collected"] if item["collector"] == module.NAME]
     assert {item["table_name"] for item in withheld} == set(module.FEEDS)
     assert all(item["status"] == "skipped" for item in withheld)
     commands = printed(said.json)
     missing = {table.split(".")[0] for tables in commands.values() for table in tables}
-    assert bool(missing & set(module.FEEDS)) == (module.NAME not in UNREAD)
+    asked = bool(missing & set(module.FEEDS))
+    assert not (asked and module.NAME in UNREAD)
+    if any(finding["rule"] == "ghost-key-retry-loop" for finding in said.json["findings"]):  # what no finding needs is not asked for
+        assert asked == (module.NAME not in UNREAD)
     for command, tables in commands.items():
         assert_collected(world, run(world, command), {table.split(".")[0] for table in tables} | (set(module.FEEDS) & missing))
 

@@ -187,12 +187,16 @@ def _live(patient: states.Child, tmp_path: Path, window_s: float = 1.0) -> dict[
 def test_real_threads_in_every_state(tmp_path: Path) -> None:
     with states.child(states.WORKLOADS, "spin", "parked") as patient:
         found = _live(patient, tmp_path)
-        assert {name: row["class"] for name, row in found.items()} == {"main": "parked", "spin": "spin", "parked": "parked"}
+        classes = {name: row["class"] for name, row in found.items()}
+        assert classes.pop("main") in ("parked", "active")  # it has just told that it is ready
+        assert classes == {"spin": "spin", "parked": "parked"}
         assert float(str(found["spin"]["runnable_pct"])) > 60
     with states.child(states.WORKLOADS, "poll", "stuck") as patient:
         states.wait_for_state(patient.pid, patient.tids["stuck"], "D")
         found = _live(patient, tmp_path)
-        assert {name: row["class"] for name, row in found.items()} == {"main": "parked", "poll": "poll", "stuck": "uninterruptible"}
+        classes = {name: row["class"] for name, row in found.items()}
+        assert classes.pop("main") in ("parked", "active")
+        assert classes == {"poll": "poll", "stuck": "uninterruptible"}
     with states.child(states.WORKLOADS, "spin", "poll") as patient:
         states.stop(patient.pid)
         assert {row["class"] for row in _live(patient, tmp_path).values()} == {"stopped"}
