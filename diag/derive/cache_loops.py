@@ -23,6 +23,8 @@ WANTS = ("thread_states", "sockets", "cache_keys")
 CACHE_CLIENT = re.compile(r"(^|/)(redis|valkey|aioredis|coredis|rediscluster|django_redis|aiocache|pymemcache|glide)/")
 # clip-vit-b-32:image:9e107d9d372bb6826bd81d3542a419d6, or a UUID
 DIGEST = re.compile(r"[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-")
+# queue.py:171 get, threading.py:327 wait, selectors.py:468 select
+WAITS_FOR_WORK = re.compile(r"(^|/)(queue|threading|selectors|concurrent/futures/\w+)\.py$")
 ENTRY_FRAMES = frozenset({"_bootstrap", "_bootstrap_inner", "run", "<module>", "_worker", "_main", "spawn_main"})
 CHAIN_FRAMES = 4
 THREAD = ["bundle", "host", "capture", "pid", "tid"]
@@ -221,7 +223,11 @@ def _outermost(group: "pd.DataFrame", thread: dict[int, list[Frame]]) -> tuple[i
     if len(levels) < 2:
         return None
     both = set(levels[min(levels)]) & set(levels[max(levels)])
-    return min(both) if both else None
+    if both:
+        return min(both)
+    # The thread moved on within the same turn, or a stack was read while it moved: the caller it never left holds on to the key.
+    shared = common_callers([thread[min(levels)], thread[max(levels)]])
+    return (len(shared) - 1, shared[-1]) if shared and shared[-1][0] not in ENTRY_FRAMES else None
 
 
 def _held_row(
@@ -230,8 +236,11 @@ def _held_row(
 ) -> dict[str, object]:
     level, frame = place
     here = group[(group["func"] == frame[0]) & (group["file"] == frame[1])]
+    here = here if not here.empty else group
     last = here[here["sample"] == samples[-1]].iloc[-1] if not here[here["sample"] == samples[-1]].empty else here.iloc[-1]
-    left = [n for n, stack in sorted(thread.items()) if samples[0] < n < samples[-1] and (len(stack) <= level or stack[level] != frame)]
+    gone = {n: stack for n, stack in thread.items() if samples[0] < n < samples[-1] and (len(stack) <= level or stack[level] != frame)}
+    # Off that frame it may be in another turn of the same loop (the forward pass); only waiting for work is leaving.
+    left = [n for n, stack in sorted(gone.items()) if WAITS_FOR_WORK.search(stack[-1][1])]
     seconds = (group["ts"].max() - group["ts"].min()).total_seconds() if group["ts"].notna().any() else None
     return {
         **dict(zip(THREAD, identity[:5], strict=True)), "started_at": last["started_at"], "source": last["source"],

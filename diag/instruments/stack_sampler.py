@@ -17,7 +17,7 @@ from diag.instruments import dumper, ptrace_guard, thread_ids
 from diag.instruments.thread_heat import Heat
 from diag.live import Locals
 from diag.parsers import pyspy
-from diag.parsers.key_texts import CUT_STEP, MAX_CHARS, looks_like_key, text_of, was_cut
+from diag.parsers.key_texts import CUT_STEP, MAX_CHARS, is_address, looks_like_key, text_of, was_cut
 from diag.parsers.pyspy import JsonThread
 from diag.parsers.pyspy_errors import RETRY, Probe, classify
 from diag.parsers.stack_dumps import ENTRIES, Failure, outermost
@@ -25,6 +25,8 @@ from diag.parsers.stack_dumps import ENTRIES, Failure, outermost
 WORKERS = 2
 TRIES, LOCALS_TRIES = 10, 30
 """A spinning process moves while it is read: up to four in five dumps fail, and the keys are in those with locals."""
+KEY_TRIES = 12
+"""A busy thread holds its key in part of a turn only: so often it is looked at again when none is seen."""
 RETRY_PAUSE_S = 0.03
 PLAIN_S, LOCALS_S, BLOCKING_S = 4.0, 10.0, 6.0
 """Patience with one dump."""
@@ -60,13 +62,14 @@ class Pause:
 
 @dataclass
 class _Merge:
-    """The best of several tries at one sample: a whole stack is never replaced by a torn one."""
+    """The best of several tries at one sample: a whole stack is never replaced by a torn one, nor by one that shows fewer keys."""
 
     threads: dict[int, JsonThread] = field(default_factory=dict)
 
     def add(self, threads: Iterable[JsonThread]) -> None:
         for thread in threads:
-            if not thread.torn or self.threads.get(thread.thread_id, thread).torn:
+            before = self.threads.get(thread.thread_id, thread)
+            if before.torn or (not thread.torn and len(_keys(thread)) >= len(_keys(before))):
                 self.threads[thread.thread_id] = thread
 
     @property
@@ -222,6 +225,8 @@ class Sampler:
         job.tries_left -= 1
         job.failure = failure
         torn = not merge.is_whole if failure is None else failure.kind in RETRY
+        if job.depth and job.tries <= KEY_TRIES:
+            torn = torn or not any(_keys(thread) for thread in merge.threads.values() if not thread.torn and thread.active)
         if not torn or job.tries_left == 0:
             self._next_step(subject, job, merge)
 
@@ -356,6 +361,12 @@ def _is_torn(subject: _Subject, thread: JsonThread) -> bool:
     before = subject.entries.get(thread.thread_id, ("", ""))
     subject.entries[thread.thread_id] = entry
     return before != entry
+
+
+def _keys(thread: JsonThread) -> set[str]:
+    """Key-like texts among its locals; empty in a dump without locals."""
+    texts = (text_of(local.repr) for frame in thread.frames for local in frame.locals or () if local.repr)
+    return {text for text in texts if text is not None and looks_like_key(text) and not is_address(text)}
 
 
 def _has_cut_key(thread: JsonThread) -> bool:

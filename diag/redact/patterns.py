@@ -194,7 +194,7 @@ _NOT_A_PERSON = frozenset({
 PEM_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
 PEM_END = re.compile(r"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
 PEM_BEFORE_END = re.compile(r"[A-Za-z0-9+/=\s\\]*+")
-PEM_BODY = re.compile(r"(?:[A-Za-z0-9+/=\s]|\\++[nr]|[\w-]+: [^\n]*\n)*+")
+PEM_BODY = re.compile(r"(?>(?:[A-Za-z0-9+/=\s]++|\\++[nr]|[\w-]+: [^\n]*\n)*)")
 
 
 def address_end(found: str) -> int:
@@ -262,9 +262,10 @@ PEEL = re.compile(r"\s*[bBrRuU]{0,2}(\\{0,15}+[\"'])")
 USERINFO = re.compile(rf"(?P<user>(?:{TOKEN.pattern}|[^:])*+)(?P<colon>:?)(?P<password>.*)", re.DOTALL)
 HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:[/?#,;)\].\\]|\Z)")
 QUOTED = {'"': re.compile(r'(?:[^"\\\n]|\\.)*+'), "'": re.compile(r"(?:[^'\\\n]|\\.)*+")}
-RUN = re.compile(rf"{_ANSI}(?P<run>(?:{TOKEN.pattern}|[^\s\"'\0\x1b\\]|\\(?!n|r\\n))++)")
-COOKIE_RUN = re.compile(r"(?P<run>(?:=\\*\"[^\"\r\n]*+\"|[^\r\n\"'\0\\]|\\(?!n|r\\n))++)")
-LINE = re.compile(r"(?P<run>(?:[^\r\n\0\\]|\\(?!n|r\\n))++)")
+# `(?>(?:…)+)`, not `(?:…)++`: on Python 3.11.2 (Debian 12) the latter keeps what an alternative that failed had read.
+RUN = re.compile(rf"{_ANSI}(?P<run>(?>(?:{TOKEN.pattern}|[^\s\"'\0\x1b\\\[]++|\[|\\(?!n|r\\n))+))")
+COOKIE_RUN = re.compile(r"(?P<run>(?>(?:=\\*\"[^\"\r\n]*+\"|[^\r\n\"'\0\\=]++|=|\\(?!n|r\\n))+))")
+LINE = re.compile(r"(?P<run>(?>(?:[^\r\n\0\\]++|\\(?!n|r\\n))+))")
 CREDENTIAL = re.compile(r"(?i)(?:bearer|basic|token|apikey|api-key|key|negotiate|ntlm)(?:[ \t]|%20)++")
 WHOLE_SCHEME = re.compile(r"(?i)(?:digest|signature|aws4-hmac-sha256)\s")
 NEXT_PAIR = re.compile(r"[,;&|](?=[\w.-]+[=:])")
@@ -275,7 +276,7 @@ STRING = re.compile(r"\\++\"((?:[^\"\\\n]|\\++[^\"\\\n])*+)\\++\"|\"((?:[^\"\\\n
 _BETWEEN = rf"(?:[\s,]|{_NEWLINE})*+"
 STRINGS = re.compile(rf"\[{_BETWEEN}(?:b?(?:{STRING.pattern}){_BETWEEN})++\]")
 STRINGS_OPEN = re.compile(rf"\[{_BETWEEN}b?\\*[\"']")
-IDS = re.compile(rf"(?:(?:tensor|array)\()?\[(?:[\d\s,.]|{_NEWLINE}|\[[\d\s,.]*+\])*+\]?")
+IDS = re.compile(rf"(?:(?:tensor|array)\()?\[(?>(?:[\d\s,.]++|{_NEWLINE}|\[[\d\s,.]*+\])*)\]?")
 UNQUOTED_PROMPT = re.compile(r"(?P<run>[^\W\d_][^\n]*?)(?=, [a-z_]++[=:]|[\r\n]|\\n|\\r\\n|\Z)")
 
 # ---- environment: names whose values help a diagnosis; all others keep their name only

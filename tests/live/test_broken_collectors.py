@@ -6,293 +6,46 @@ The patient is a service with one worker lost to a ghost key. A collector withou
 import contextlib
 import hashlib
 import json
-import os
 import random
 import re
-import shlex
-import signal
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
-import redis
 
 from diag import analysis, evidence, rules
 from diag.bundle import Door, Writer
 from diag.collectors import Collector, discover
-from diag.labs import Lab, Server, damaged_image, start_lab, start_server, wait_until
+from diag.labs import start_server
 from diag.redact import Redactor
 from diag.report import json_
-from tests.live import breakage
-from tests.live.breakage import WITH_A_GPU, Around, http, out_of_the_way, program, python_with, serving, without
-from tests.live.ghost_lab import GHOST_LAB, ghost_key
-from tests.live.run import Said
+from tests.live import breakage, broken_ways
+from tests.live.broken_ways import Snapshot, Way, World, ghost_lab
 
 pytestmark = pytest.mark.live
 
-WAIT_S = 60.0
 KINDS = ("denied", "vanished", "timeout", "garbage")
 # all rules are written down, so that a new one is thought about here
 RULES = {"cpu-spin", "event-loop-blocked", "ghost-key-retry-loop", "process-stopped"}
 GHOST = "ghost-key-retry-loop"
-BY_STACK = {"looping", "same_key", "left_the_loop"}
-BY_KEY = {"ghost_key", "suspect_key", "cut_key", "key_is_healthy", "own_copy"}
-
-Broken = Callable[["World"], contextlib.AbstractContextManager[Around]]
-
-
-@dataclass
-class World:
-    """The patient, its cache server, and room for what stands in for broken things."""
-
-    folder: Path
-    server: Server
-    lab: Lab
-    """Its retries are slow: it burns no CPU."""
-    stack: contextlib.ExitStack
-    pool: ThreadPoolExecutor
-    hot: Lab | None = None
-    taken: dict[str, "Future[Snapshot]"] = field(default_factory=dict)
-
-    def path(self, name: str) -> Path:
-        return self.folder / name
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What a snapshot said and the manifest it left."""
-
-    said: Said
-    manifest: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way of breaking things: what of the ghost rule is still seen, and which rules are open or ruled out."""
-
-    broken: Broken
-    ghost: str = "confirmed"
-    missing: frozenset[str] = frozenset()
-    """Signals of the ghost rule that could not be looked at."""
-    still_open: frozenset[str] = frozenset()
-    """Other rules that are inconclusive; the rest is ruled out."""
-    needs_root: bool = False
-    also: frozenset[str] = frozenset()
-    """Collectors that go without because of what another one could not read."""
-
-    @property
-    def name(self) -> str:
-        return self.broken.__name__
-
-    @property
-    def needs_hot_lab(self) -> bool:
-        return self.name.startswith(("redis", "nothing_hot"))
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What one collector must say of one way: the tables that are not collected (all of them: `*`), and a remedy."""
+    """What one collector must say of one way: its tables (or columns) that are not collected, and why with a remedy."""
 
     way: Way
     tables: frozenset[str]
     says: str
 
 
-def way(*missing: str, **rest: Any) -> Callable[[Callable[[World], Iterator[Around]]], Way]:
-    """Make a Way of a generator that breaks something and yields how to start llmdiag."""
-    sets = {name: frozenset(rest.pop(name, ())) for name in ("still_open", "also")}
-    return lambda broken: Way(contextlib.contextmanager(broken), missing=frozenset(missing), **sets, **rest)
-
-
 def gap(of: Way, tables: str, says: str) -> Gap:
     return Gap(of, frozenset(tables.split()), says)
-
-
-# --- ways of breaking ---
-
-
-@way()
-def nothing(world: World) -> Iterator[Around]:
-    yield Around(world.lab.pid)
-
-
-@way()
-def nothing_hot(world: World) -> Iterator[Around]:
-    yield Around(hot_lab(world).pid)
-
-
-@way(
-    *BY_STACK, *BY_KEY, "log_silent", "backlog", "no_answer", "frozen_counters", ghost="inconclusive", still_open={"cpu-spin", "event-loop-blocked"},
-    needs_root=True, also={"metrics", "redis"},
-)
-def no_right_to_trace(world: World) -> Iterator[Around]:
-    yield Around(world.lab.pid, behind=without("sys_ptrace"))
-
-
-@way(*BY_STACK, *BY_KEY, ghost="inconclusive", needs_root=True)
-def py_spy_without_rights(world: World) -> Iterator[Around]:
-    yield Around(world.lab.pid, python_with(f'exec {shlex.join(without("sys_ptrace"))} {shlex.quote(breakage.real_py_spy())} "$@"', world.path("denied")))
-
-
-@way(*BY_STACK, *BY_KEY, ghost="inconclusive")
-def py_spy_hangs(world: World) -> Iterator[Around]:
-    yield Around(world.lab.pid, python_with('[ "$1" = --version ] && echo py-spy 0.4.1 && exit; exec sleep 600', world.path("hangs")))
-
-
-@way(*BY_STACK, *BY_KEY, ghost="inconclusive")
-def py_spy_talks_nonsense(world: World) -> Iterator[Around]:
-    yield Around(world.lab.pid, python_with("echo '<html>not found</html>'", world.path("nonsense")))
-
-
-@way(*BY_STACK, *BY_KEY, "backlog", "frozen_counters", ghost="inconclusive", still_open={"event-loop-blocked"})
-def patient_killed(world: World) -> Iterator[Around]:
-    """The patient is another service like the first one: this one does not survive."""
-    with start_lab(GHOST_LAB, "--redis", world.server.url, "--workers", "2", log=world.path("killed.log")) as lab:
-        yield Around(lab.pid, during=lambda: end(lab))
-
-
-@way("frozen_counters")
-def metrics_forbidden(world: World) -> Iterator[Around]:
-    with serving(http("403 Forbidden", b"no")) as server:
-        yield Around(world.lab.pid, args=("--port", str(server.port)))
-
-
-@way("frozen_counters")
-def port_closed(world: World) -> Iterator[Around]:
-    with serving(http("200 OK", b"# TYPE up gauge\nup 1\n")) as server:
-        yield Around(world.lab.pid, args=("--port", str(server.port)), during=server.stop)
-
-
-@way("frozen_counters")
-def port_silent(world: World) -> Iterator[Around]:
-    with serving(None) as server:
-        yield Around(world.lab.pid, args=("--port", str(server.port)))
-
-
-@way("frozen_counters")
-def port_talks_html(world: World) -> Iterator[Around]:
-    with serving(http("200 OK", b"<html><body>Welcome to nginx!</body></html>")) as server:
-        yield Around(world.lab.pid, args=("--port", str(server.port)))
-
-
-@way("log_silent", needs_root=True)
-def log_of_somebody_else(world: World) -> Iterator[Around]:
-    os.chown(world.lab.log, 65534, -1)
-    world.lab.log.chmod(0o600)
-    yield Around(world.lab.pid, behind=without("dac_override", "dac_read_search"))
-    os.chown(world.lab.log, os.getuid(), -1)
-
-
-@way("log_silent")
-def log_removed(world: World) -> Iterator[Around]:
-    log = world.path("removed.log")
-    log.write_text("INFO 11-30 07:00:00 [loggers.py:1] Engine 000: running\n" * 3)
-    yield Around(world.lab.pid, args=("--log", str(log)), during=log.unlink)
-
-
-@way("log_silent")
-def log_that_blocks(world: World) -> Iterator[Around]:
-    """Opening a named pipe waits for a writer that never comes."""
-    os.mkfifo(world.path("pipe"))
-    yield Around(world.lab.pid, args=("--log", str(world.path("pipe"))))
-
-
-@way(*BY_KEY, ghost="likely")
-def redis_wants_a_password(world: World) -> Iterator[Around]:
-    with another_server(world) as server:
-        with redis.Redis(port=server.port) as client:
-            client.config_set("requirepass", "sesame")
-        yield Around(hot_lab(world).pid)
-
-
-@way(*BY_KEY, ghost="likely")
-def redis_killed(world: World) -> Iterator[Around]:
-    with another_server(world) as server:
-        yield Around(hot_lab(world).pid, during=lambda: os.kill(server.pid, signal.SIGKILL))
-
-
-@way(*BY_KEY, ghost="likely")
-def redis_stopped(world: World) -> Iterator[Around]:
-    with another_server(world) as server:
-        yield Around(hot_lab(world).pid, during=lambda: os.kill(server.pid, signal.SIGSTOP))
-
-
-@way(*BY_KEY, ghost="likely")
-def redis_talks_nonsense(world: World) -> Iterator[Around]:
-    with out_of_the_way(world.server.socket), serving(b"\xff\x00nonsense\r\n", world.server.socket):
-        yield Around(hot_lab(world).pid)
-
-
-@way(*BY_KEY, ghost="likely")
-def redis_says_ok_to_all(world: World) -> Iterator[Around]:
-    """The protocol is right, and every answer is wrong."""
-    with out_of_the_way(world.server.socket), serving(b"+OK\r\n", world.server.socket):
-        yield Around(hot_lab(world).pid)
-
-
-@way()
-def tools_hang(world: World) -> Iterator[Around]:
-    for name in ("nvidia-smi", "dmesg"):
-        program(world.path("hanging"), name, "exec sleep 600")
-    yield Around(world.lab.pid, env={"PATH": f"{world.path('hanging')}:{os.environ['PATH']}"})
-
-
-@way(needs_root=True)
-def tools_talk_nonsense(world: World) -> Iterator[Around]:
-    for name in ("nvidia-smi", "dmesg"):
-        program(world.path("talking"), name, "exec head -c 20000 /dev/urandom")
-    yield Around(world.lab.pid, behind=WITH_A_GPU, env={"PATH": f"{world.path('talking')}:{os.environ['PATH']}"})
-
-
-@way(needs_root=True)
-def nvidia_smi_killed(world: World) -> Iterator[Around]:
-    program(world.path("killed"), "nvidia-smi", "kill -9 $$")
-    yield Around(world.lab.pid, behind=WITH_A_GPU, env={"PATH": f"{world.path('killed')}:{os.environ['PATH']}"})
-
-
-@way(needs_root=True)
-def nvidia_smi_not_executable(world: World) -> Iterator[Around]:
-    program(world.path("locked"), "nvidia-smi", "true", mode=0o644)
-    yield Around(world.lab.pid, behind=WITH_A_GPU, env={"PATH": f"{os.environ['PATH']}:{world.path('locked')}"})
-
-
-@way(ghost="not matched")
-def strange_names(world: World) -> Iterator[Around]:
-    with breakage.strange_patient(world.folder) as pid:
-        yield Around(pid)
-
-
-def end(lab: Lab) -> None:
-    """Killed, and reaped: nothing of it is left in /proc."""
-    lab.process.kill()
-    lab.process.wait()
-
-
-def hot_lab(world: World) -> Lab:
-    """Without its cache server a slow retry loop cannot be told from other polling: some ways need one that spins."""
-    world.hot = world.hot or world.stack.enter_context(ghost_lab(world.server, world.path("hot.log")))
-    return world.hot
-
-
-@contextlib.contextmanager
-def another_server(world: World) -> Iterator[Server]:
-    """Another cache server where llmdiag will look for the patient's; the patient keeps its own."""
-    with (
-        tempfile.TemporaryDirectory() as folder, start_server(Path(folder)) as server,
-        out_of_the_way(world.server.socket),
-    ):
-        server.socket.rename(world.server.socket)
-        try:
-            yield server
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(server.pid, signal.SIGCONT)
 
 
 # --- what each collector must say ---
@@ -302,85 +55,75 @@ LOGS, REDIS = "log_events http_events log_files", "redis_servers redis_clients c
 STACKS, GPU = "stack_frames stack_locals stack_dumps", "gpu_devices gpu_processes"
 WAYS: Mapping[str, Mapping[str, tuple[Gap, ...] | str]] = {
     "processes": {
-        "denied": (gap(no_right_to_trace, "processes.exe", "CAP_SYS_PTRACE, or as root"),),
-        "vanished": (gap(patient_killed, "", ""),),
+        "denied": (gap(broken_ways.no_right_to_trace, "processes.exe", "CAP_SYS_PTRACE, or as root"),),
+        "vanished": (gap(broken_ways.patient_killed, "", ""),),
         "timeout": AT_ONCE,
-        "garbage": (gap(strange_names, "", ""),),
+        "garbage": (gap(broken_ways.strange_names, "", ""),),
     },
     "threads": {
-        "denied": (gap(no_right_to_trace, "threads.syscall threads.wchan", "CAP_SYS_PTRACE, or as root"),),
-        "vanished": (gap(patient_killed, "", ""),),
+        "denied": (gap(broken_ways.no_right_to_trace, "threads.syscall threads.wchan", "CAP_SYS_PTRACE, or as root"),),
+        "vanished": (gap(broken_ways.patient_killed, "", ""),),
         "timeout": AT_ONCE,
-        "garbage": (gap(strange_names, "", ""),),
+        "garbage": (gap(broken_ways.strange_names, "", ""),),
     },
     "stacks": {
         "denied": (
-            gap(no_right_to_trace, STACKS, "--cap-add SYS_PTRACE"),
-            gap(py_spy_without_rights, STACKS, "--cap-add SYS_PTRACE"),
+            gap(broken_ways.no_right_to_trace, STACKS, "--cap-add SYS_PTRACE"),
+            gap(broken_ways.py_spy_without_rights, STACKS, "--cap-add SYS_PTRACE"),
         ),
-        "vanished": (gap(patient_killed, "stack_frames", "ended"),),
-        "timeout": (gap(py_spy_hangs, STACKS, "did not finish within .* take the snapshot again"),),
-        "garbage": (gap(py_spy_talks_nonsense, STACKS, "not a dump of py-spy"),),
+        "vanished": (gap(broken_ways.patient_killed, "stack_frames", "ended"),),
+        "timeout": (gap(broken_ways.py_spy_hangs, STACKS, "did not finish within .* take the snapshot again"),),
+        "garbage": (gap(broken_ways.py_spy_talks_nonsense, STACKS, "not a dump of py-spy"),),
     },
     "sockets": {
-        "denied": (gap(no_right_to_trace, "sockets", "run llmdiag as root or as the owner"),),
-        "vanished": (gap(patient_killed, "sockets", "ended before .*ps -ef"),),
+        "denied": (gap(broken_ways.no_right_to_trace, "sockets", "run llmdiag as root or as the owner"),),
+        "vanished": (gap(broken_ways.patient_killed, "sockets", "ended before .*ps -ef"),),
         "timeout": AT_ONCE,
-        "garbage": (gap(strange_names, "", ""),),
+        "garbage": (gap(broken_ways.strange_names, "", ""),),
     },
     "metrics": {
-        "denied": (gap(metrics_forbidden, "metrics", r"wants credentials \(403\).*--bearer-file"),),
+        "denied": (gap(broken_ways.metrics_forbidden, "metrics", r"wants credentials \(403\).*--bearer-file"),),
         "vanished": (
-            gap(patient_killed, "metrics", r"no answer \(refused "),
-            gap(port_closed, "metrics", r"no answer \(refused .*--port"),
+            gap(broken_ways.patient_killed, "metrics", r"no answer \(refused "),
+            gap(broken_ways.port_closed, "metrics", r"no answer \(refused .*--port"),
         ),
-        "timeout": (gap(port_silent, "metrics", r"no answer \(timeout after 2.* s\).*--port"),),
-        "garbage": (gap(port_talks_html, "metrics", "no /metrics text.*--port"),),
+        "timeout": (gap(broken_ways.port_silent, "metrics", r"no answer \(timeout after 2.* s\).*--port"),),
+        "garbage": (gap(broken_ways.port_talks_html, "metrics", "no /metrics text.*--port"),),
     },
     "logs": {
         "denied": (
-            gap(no_right_to_trace, LOGS, "run llmdiag as its user or root, or give --log FILE"),
-            gap(log_of_somebody_else, LOGS, "as its owner or root, or give --log FILE"),
+            gap(broken_ways.no_right_to_trace, LOGS, "run llmdiag as its user or root, or give --log FILE"),
+            gap(broken_ways.log_of_somebody_else, LOGS, "as its owner or root, or give --log FILE"),
         ),
-        "vanished": (gap(log_removed, LOGS, "No such file.*--log FILE"),),
-        "timeout": (gap(log_that_blocks, LOGS, "is not a file; check --log"),),
-        "garbage": (gap(strange_names, "", ""),),
+        "vanished": (gap(broken_ways.log_removed, LOGS, "No such file.*--log FILE"),),
+        "timeout": (gap(broken_ways.log_that_blocks, LOGS, "is not a file; check --log"),),
+        "garbage": (gap(broken_ways.strange_names, "", ""),),
     },
     "redis": {
-        "denied": (gap(redis_wants_a_password, REDIS, "wants .*password; set LLMDIAG_REDIS_URL"),),
-        "vanished": (gap(redis_killed, REDIS, "cannot be reached.*is it running"),),
-        "timeout": (gap(redis_stopped, REDIS, "did not answer in time; .*redis-cli ping"),),
+        "denied": (gap(broken_ways.redis_wants_a_password, REDIS, "wants .*password; set LLMDIAG_REDIS_URL"),),
+        "vanished": (gap(broken_ways.redis_killed, REDIS, "cannot be reached.*is it running"),),
+        "timeout": (gap(broken_ways.redis_stopped, REDIS, "did not answer in time; .*redis-cli ping"),),
         "garbage": (
-            gap(redis_talks_nonsense, REDIS, "cannot be asked.*is it a Redis or Valkey server"),
-            gap(redis_says_ok_to_all, REDIS, "answers, but not as Redis does; .*check the address"),
+            gap(broken_ways.redis_talks_nonsense, REDIS, "cannot be asked.*is it a Redis or Valkey server"),
+            gap(broken_ways.redis_says_ok_to_all, REDIS, "answers, but not as Redis does; .*check the address"),
         ),
     },
     "host": {
-        "denied": (gap(no_right_to_trace, "versions", "run llmdiag as its user or as root"),),
-        "vanished": (gap(patient_killed, "", ""),),
-        "timeout": (gap(tools_hang, "host_events", "dmesg did not answer in 4 s; .*dmesg -T > dmesg.txt"),),
-        "garbage": (gap(tools_talk_nonsense, "", ""),),
+        "denied": (gap(broken_ways.no_right_to_trace, "versions", "run llmdiag as its user or as root"),),
+        "vanished": (gap(broken_ways.patient_killed, "", ""),),
+        "timeout": (gap(broken_ways.tools_hang, "host_events", "dmesg did not answer in 4 s; .*dmesg -T > dmesg.txt"),),
+        "garbage": (gap(broken_ways.tools_talk_nonsense, "", ""),),
     },
     "gpu": {
-        "denied": (gap(nvidia_smi_not_executable, GPU, "cannot be run: Permission denied; check its permissions"),),
-        "vanished": (gap(nvidia_smi_killed, GPU, "failed though /dev/nvidia0 is there.*look for Xid or NVRM"),),
-        "timeout": (gap(tools_hang, GPU, "nvidia-smi did not answer in 8 s: .*look for Xid"),),
-        "garbage": (gap(tools_talk_nonsense, GPU, "no report of it; .*look for Xid or NVRM"),),
+        "denied": (gap(broken_ways.nvidia_smi_not_executable, GPU, "cannot be run: Permission denied; check its permissions"),),
+        "vanished": (gap(broken_ways.nvidia_smi_killed, GPU, "failed though /dev/nvidia0 is there.*look for Xid or NVRM"),),
+        "timeout": (gap(broken_ways.tools_hang, GPU, "nvidia-smi did not answer in 8 s: .*look for Xid"),),
+        "garbage": (gap(broken_ways.tools_talk_nonsense, GPU, "no report of it; .*look for Xid or NVRM"),),
     },
 }
 GAPS = [(name, kind, item) for name, kinds in WAYS.items() for kind, found in kinds.items() if not isinstance(found, str) for item in found]
-ALL_WAYS = sorted(dict.fromkeys([nothing, nothing_hot, *(item.way for _, _, item in GAPS)]), key=lambda way: way.needs_hot_lab)
+ALL_WAYS = sorted(dict.fromkeys([broken_ways.nothing, broken_ways.nothing_hot, *(item.way for _, _, item in GAPS)]), key=lambda way: way.needs_hot_lab)
 """Those that need the hot lab come last, so that it does not disturb the others."""
-
-
-@contextlib.contextmanager
-def ghost_lab(server: Server, log: Path, *options: str) -> Iterator[Lab]:
-    """A service with one of two workers lost to a ghost key."""
-    with start_lab(GHOST_LAB, "--redis", server.url, "--ghost", "marker", "--workers", "2", *options, log=log) as lab:
-        image = damaged_image()
-        lab.post_later(image)
-        wait_until(lambda: ghost_key(image).encode() in server.key_names(), WAIT_S)
-        yield lab
 
 
 @pytest.fixture(scope="module")
@@ -406,8 +149,9 @@ def taken(world: World, way: Way) -> Snapshot:
     if way.needs_root and not breakage.may_give_up_rights():
         pytest.skip("only root can give up rights")
     if way.name not in world.taken:
-        if way.needs_hot_lab:  # it moves what all of them share
+        if way.needs_hot_lab:  # its way of breaking moves what all of them share: the hot lab must have it by then
             wait(world.taken.values())
+            broken_ways.hot_lab(world)
         world.taken[way.name] = world.pool.submit(take, world, way)
     return world.taken[way.name].result()
 
@@ -415,7 +159,7 @@ def taken(world: World, way: Way) -> Snapshot:
 def take(world: World, way: Way) -> Snapshot:
     bundle = world.path(f"{way.name}.zip")
     with way.broken(world) as around:
-        said = breakage.snapshot(bundle, around, "--window", "1")
+        said = breakage.snapshot(bundle, around, "--window", "2" if way.needs_hot_lab else "1")  # what spins is harder to read
     assert bundle.exists(), said.err
     with zipfile.ZipFile(bundle) as archive:
         return Snapshot(said, json.loads(archive.read("manifest.json")))
@@ -464,7 +208,7 @@ def test_a_broken_collector_says_why_and_what_to_do(world: World, name: str, kin
 
 def test_a_patient_that_died_is_seen_dead(world: World) -> None:
     """Dying is no gap in the evidence of who is there: it is evidence."""
-    taken(world, patient_killed)
+    taken(world, broken_ways.patient_killed)
     loaded = evidence.open_paths([world.path("patient_killed.zip")])
     states = loaded.frame("processes").sort_values("read")["state"].tolist()
     assert states[0] != "X"
@@ -491,7 +235,7 @@ GARBAGE_OPENS: Mapping[str, tuple[str, frozenset[str]]] = {
 @pytest.mark.parametrize("module", discover(), ids=lambda module: module.NAME)
 def test_garbage_in_a_bundle_is_a_gap(world: World, module: Collector) -> None:
     """Whatever stands in the artefacts of a collector: its tables are not collected, the others are, no traceback."""
-    taken(world, nothing_hot)
+    taken(world, broken_ways.nothing_hot)
     folder = world.path(f"garbage-{module.NAME}")
     hurt = spoil(world.path("nothing_hot.zip"), folder, module.NAME)
     (diagnosis,) = analysis.analyse([folder], rules.load(rules.shipped()))
