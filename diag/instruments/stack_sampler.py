@@ -25,6 +25,9 @@ from diag.parsers.stack_dumps import ENTRIES, Failure, outermost
 WORKERS = 2
 TRIES, LOCALS_TRIES = 10, 30
 """A spinning process moves while it is read: up to four in five dumps fail, and the keys are in those with locals."""
+ENOUGH = 2
+"""Samples with locals before the last one of a process that is hard to read: every try at the last may fail."""
+HARD_TRIES = 6
 KEY_TRIES = 12
 """A busy thread holds its key in part of a turn only: so often it is looked at again when none is seen."""
 RETRY_PAUSE_S = 0.03
@@ -110,6 +113,8 @@ class _Subject:
     busy: bool = False
     locals_samples: int = 0
     locals_depth: int = 1
+    hard: bool = False
+    """A sample of it took many tries."""
     entries: dict[int, tuple[str, str] | None] = field(default_factory=dict)
     """Thread -> unknown outermost frame, as seen last: seen twice running, it is the thread's entry."""
     rooted: set[int] = field(default_factory=set)
@@ -213,7 +218,9 @@ class Sampler:
             job = subject.job = subject.due.popleft()
         job.ts, job.started = time.time(), time.monotonic()
         subject.heat.look()
-        job.wants_locals = subject.heat.hot and self._locals is not Locals.OFF and (job.last or not subject.locals_samples)
+        job.wants_locals = subject.heat.hot and self._locals is not Locals.OFF and (
+            job.last or subject.locals_samples < (ENOUGH if subject.hard else 1)
+        )
         return job
 
     def _try(self, subject: _Subject, job: _Job) -> None:
@@ -245,6 +252,7 @@ class Sampler:
         if self._allow_pause and not best.is_whole and (job.failure is None or job.failure.kind in RETRY):
             best = self._dump_paused(subject, job) or best
         subject.locals_samples += job.deep.is_whole
+        subject.hard = subject.hard or job.tries > HARD_TRIES
         failure = None if best.threads else job.failure
         self._results.put(Taken(
             subject.process.pid, job.sample, job.ts, tuple(best.threads.values()), failure, bool(job.deep.threads), job.tries,
