@@ -93,7 +93,8 @@ class Evidence:
     def unseen(self, found: lineage.Reads) -> tuple[str, ...]:
         """Tables, or `table.column`s, that a query reads and that were not (fully) collected."""
         missing = {table for table in self.base_tables(found.relations) if table in self._incomplete}
-        missing |= {f"{relation}.{name}" for relation in found.relations for name in self._blank(relation, found.columns)}
+        for relation in found.relations:
+            missing |= {column.takes or f"{relation}.{column.name}" for column in self._blank(relation, found.columns)}
         return tuple(sorted(missing))
 
     def rows(self, sql: str, where: str, limit: int) -> tuple[list[dict[str, object]], bool]:
@@ -113,7 +114,7 @@ class Evidence:
             raise BadInput(f"no table {relation!r}", hint="llmdiag schema lists the tables")
         return self.connection.cursor().execute(f'SELECT * FROM "{relation}"').df()
 
-    def _blank(self, relation: str, mentioned: frozenset[str]) -> Iterator[str]:
+    def _blank(self, relation: str, mentioned: frozenset[str]) -> Iterator[Column]:
         """Columns a query mentions that are NULL in every row though NULL only means unknown there."""
         columns = [c for name, c in self.columns[relation].items() if name in mentioned and not c.null]
         if not columns:
@@ -121,7 +122,7 @@ class Evidence:
         counts = ", ".join(f'count("{column.name}")' for column in columns)
         row = self.connection.cursor().execute(f'SELECT count(*), {counts} FROM "{relation}"').fetchone()
         if row is not None and row[0]:
-            yield from (column.name for column, count in zip(columns, row[1:], strict=True) if count == 0)
+            yield from (column for column, count in zip(columns, row[1:], strict=True) if count == 0)
 
 
 def open_paths(paths: Sequence[str | Path], *, extras: Extras | None = None) -> Evidence:

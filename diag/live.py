@@ -13,6 +13,8 @@ class Tick:
     sample: int | None
     """Number of the stack sample due at this beat, or None between samples."""
     last: bool
+    share: float = 0.0
+    """How much of the window is over, 0 to 1."""
 
 
 class Locals(enum.StrEnum):

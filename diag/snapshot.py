@@ -85,7 +85,7 @@ def take(
             _step(item, None, strict)
             rows.forget()
         for tick in beats(options):
-            progress("sampling", tick.number * BEAT_S / max(options.window_s, BEAT_S))
+            progress("sampling", tick.share)
             for item in running:
                 _step(item, tick, strict)
                 if tick.last:
@@ -101,14 +101,15 @@ def take(
 
 def beats(options: Options) -> Iterator[Tick]:
     """The beats of the window, each at its time; samples are spread evenly, first and last beat included."""
-    last = max(1, round(options.window_s / BEAT_S))
+    last = max(1, round(options.window_s / BEAT_S), options.samples - 1)  # at most one sample falls on a beat
     due = {round(number * last / max(1, options.samples - 1)): number for number in range(options.samples)}
     start = time.monotonic()
     for number in range(last + 1):
-        pause = start + number * BEAT_S - time.monotonic()
+        share = number / last
+        pause = start + share * options.window_s - time.monotonic()
         if pause > 0:
             time.sleep(pause)
-        yield Tick(number, due.get(number), number == last)
+        yield Tick(number, due.get(number), number == last, share)
 
 
 def _step(item: _Running, tick: Tick | None, strict: bool) -> None:

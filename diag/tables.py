@@ -12,12 +12,13 @@ TEXT, INT, REAL, FLAG, TIME = "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTA
 
 @dataclass(frozen=True)
 class Column:
-    """One column: DuckDB type, meaning with unit, and what NULL means where it is not "unknown"."""
+    """One column: DuckDB type, meaning with unit, what NULL means where it is not "unknown", and the table it takes to know it."""
 
     name: str
     type: str
     about: str
     null: str = ""
+    takes: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,16 @@ ORIGIN = (
 
 
 def _column(spec: str) -> Column:
-    """`name TYPE: about [; NULL = meaning]` -> Column."""
+    """`name TYPE: about [; NULL = meaning | ; unknown without TABLE]` -> Column."""
     head, _, about = spec.partition(": ")
     name, kind = head.split()
     about, _, null = about.partition("; NULL = ")
-    return Column(name, kind, about, null)
+    about, _, takes = about.partition("; unknown without ")
+    return Column(name, kind, about, null, takes)
 
 
 def table(name: str, about: str, *specs: str) -> Table:
-    """Declare a table: one text per column, `name TYPE: about[; NULL = meaning]`."""
+    """Declare a table: one text per column, `name TYPE: about[; NULL = meaning | ; unknown without TABLE]`."""
     return Table(name, about, (*ORIGIN, *(_column(spec) for spec in specs)))
 
 

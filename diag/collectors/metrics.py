@@ -1,7 +1,8 @@
 """Does the service answer, and what do its own counters say: GET /metrics and /health, before and after the window.
 
-A read that got no answer is a row of `probes` (timeout, refused, reset, garbled), not a gap. Ports are given or those
-the tree listens on; each is asked at the address it listens on, in its own network, with 2 s of patience in all.
+SGLang is not asked for /health, which has the engine generate. A read that got no answer is a row of `probes` (timeout,
+refused, reset, garbled), not a gap. Ports are given or those the tree listens on; each is asked at the address it
+listens on, in its own network, with 2 s of patience in all.
 `probes-0.jsonl`, and `8000-metrics-0.txt` as the service wrote it, below two lines of ours:
 
     {"artefact":"probes","read":0,"ts":1796007298.3}
@@ -47,7 +48,9 @@ HINT = "llmdiag snapshot {pid}"
 
 PATIENCE_S = 2.0
 MAX_PORTS = 4
-PATHS = ("/metrics", "/health")
+METRICS, HEALTH = "/metrics", "/health"
+GENERATES_ON_HEALTH = re.compile(r"\bsglang\b", re.IGNORECASE)
+"""Servers whose /health has the engine generate a token: that is work for the patient, and a wedged one keeps it."""
 OTHER_PORT = "if the engine's counters are elsewhere, name it with --port"
 NEVER_HTTP = frozenset({"engine_core", "scheduler", "detokenizer", "cache_server"})
 """Roles whose ports speak ZeroMQ, NCCL, torch or Redis: a stray GET there helps nobody and may be logged as an attack."""
@@ -88,13 +91,13 @@ class _Round:
 
 def collect(patient: Patient, door: Door) -> Collecting:
     """Probes run in threads during the window, and again right after it."""
-    places = _places(patient, door)
-    first = _start(0, places, _bearer(patient, door))
+    places, paths = _places(patient, door), _paths(patient)
+    first = _start(0, places, paths, _bearer(patient, door))
     second: _Round | None = None
     try:
         yield from until_window_end()
         _end(first, door)
-        second = _start(1, _again(places, first), _bearer(patient, door))
+        second = _start(1, _again(places, first), paths, _bearer(patient, door))
         _end(second, door)
     finally:
         for unfinished in (first, second):
@@ -139,11 +142,17 @@ def _nothing_in(artefact: Artefact) -> dict[str, object]:
     return {"table_name": "metrics", "status": "partial", "reason": f"{artefact.path} is empty; collect again"}
 
 
-def _start(read: int, places: Sequence[_Place], bearer: str | None) -> _Round:
+def _paths(patient: Patient) -> tuple[str, ...]:
+    """What may be asked without giving the engine work."""
+    titles = (str(row.get("cmd") or "") for row in patient.seen("processes"))
+    return (METRICS,) if any(GENERATES_ON_HEALTH.search(title) for title in titles) else (METRICS, HEALTH)
+
+
+def _start(read: int, places: Sequence[_Place], paths: Sequence[str], bearer: str | None) -> _Round:
     round_ = _Round(read)
     for place in places:
-        for path in PATHS:
-            headers = {"Authorization": f"Bearer {bearer}"} if bearer is not None and path == "/metrics" else {}
+        for path in paths:
+            headers = {"Authorization": f"Bearer {bearer}"} if bearer is not None and path == METRICS else {}
             thread = threading.Thread(target=_probe, args=(round_, place, path, headers), name="llmdiag-probe", daemon=True)
             round_.threads.append(thread)
             thread.start()
@@ -179,7 +188,7 @@ def _end(round_: _Round, door: Door) -> None:
     if len(probes) > 1:
         door.jsonl(f"probes-{round_.read}.jsonl", map(msgspec.to_builtins, probes))
     for reply in round_.replies:
-        if reply.path == "/metrics" and reply.answer is not None and not _is_not_http(reply.place, round_):
+        if reply.path == METRICS and reply.answer is not None and not _is_not_http(reply.place, round_):
             _keep(reply, reply.answer, round_, door)
 
 

@@ -184,7 +184,8 @@ class _Run:
             self.door.note("stack_frames", "partial", f"pid {pid}: {failure}")
         for pid in sorted((self.hot - self.with_locals) & set(self.good)):
             if self.options.locals is not Locals.OFF:
-                self.door.note("stack_locals", "partial", f"pid {pid}: its local variables could not be read in any try")
+                why = f": {self.failures[pid]}" if pid in self.failures else ""
+                self.door.note("stack_locals", "partial", f"pid {pid}: its local variables could not be read in any try{why}")
         if gaps and not self.good:
             pid, failure = next(iter(gaps.items()))
             raise _ERRORS.get(failure.kind, Garbled)(f"pid {pid}: {failure.reason}", hint=failure.remedy)

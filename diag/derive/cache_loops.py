@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEEDS = ("thread_activity", "stack_frames", "stack_locals")
-WANTS = ("thread_states", "sockets", "cache_keys")
+WANTS = ("thread_states", "sockets", "cache_keys", "collected")
 
 # /opt/venv/lib/python3.11/site-packages/redis/connection.py, redis/client.py, valkey/connection.py
 CACHE_CLIENT = re.compile(r"(^|/)(redis|valkey|aioredis|coredis|rediscluster|django_redis|aiocache|pymemcache|glide)/")
@@ -32,15 +32,15 @@ THREAD = ["bundle", "host", "capture", "pid", "tid"]
 GIVES: tuple[Table, ...] = (
     table(
         "cache_loops",
-        "Hot threads that read a cache below a caller they never leave",
+        "Hot threads that read a cache below a caller they never leave, or may do so: what they hold could not be looked up",
         "pid BIGINT: process", "started_at TIMESTAMP: start of the process", "tid BIGINT: thread",
         "thread VARCHAR: Python name of the thread",
         "class VARCHAR: spin | poll", "runnable_pct DOUBLE: share of the window it was runnable", "vol_per_s DOUBLE: voluntary switches",
         "samples BIGINT: whole stacks of this thread", "of BIGINT: samples taken of its process",
         "ancestor VARCHAR: deepest function common to all samples", "ancestor_file VARCHAR: its file",
         "chain VARCHAR: cache read <- caller <- … <- the common caller",
-        "reads BIGINT: samples (or system calls) in which it was seen reading the cache",
-        "seen_in VARCHAR: stacks | system calls | held key (it loops on a copy in its own memory)",
+        "reads BIGINT: samples (or system calls) in which it was seen reading the cache; 0 = only what it holds tells",
+        "seen_in VARCHAR: stacks | system calls | held key (it loops on a copy in its own memory); unknown without cache_keys",
         "peer VARCHAR: cache server it waits on; NULL = seen in stacks only",
     ),
     table(
@@ -65,7 +65,7 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
 
     stacks = _stacks(frames["stack_frames"])
     held = _held(_above_native(frames["stack_locals"], frames["stack_frames"]), stacks)
-    loops = _loops(frames, stacks, _holders(held, frames.get("cache_keys")))
+    loops = _loops(frames, stacks, _holders(held, frames.get("cache_keys")), _suspects(held, frames))
     given = {}
     if loops:
         given["cache_loops"] = pd.DataFrame(loops)
@@ -116,7 +116,20 @@ def _holders(held: list[dict[str, object]], cache: "pd.DataFrame | None") -> set
     return {tuple(row[name] for name in THREAD) for row in held if row["key"] in known and row["left_in"] is None}
 
 
-def _loops(frames: "Mapping[str, pd.DataFrame]", stacks: Stacks, holders: set[tuple[object, ...]]) -> list[dict[str, object]]:
+def _suspects(held: list[dict[str, object]], frames: "Mapping[str, pd.DataFrame]") -> set[tuple[object, ...]]:
+    """Threads that never left a frame which holds what may be a cache key, when the cache could not be asked."""
+    collected = frames.get("collected")
+    if collected is None:
+        return set()
+    about = collected.loc[collected["table_name"] == "cache_keys", "status"]
+    if not about.empty and about.eq("ok").all():
+        return set()
+    return {tuple(row[name] for name in THREAD) for row in held if row["digest"] and row["left_in"] is None}
+
+
+def _loops(
+    frames: "Mapping[str, pd.DataFrame]", stacks: Stacks, holders: set[tuple[object, ...]], suspects: set[tuple[object, ...]]
+) -> list[dict[str, object]]:
     activity = frames["thread_activity"]
     hot = activity[activity["class"].isin(["spin", "poll"])]
     taken = frames["stack_frames"].groupby(["bundle", "capture", "pid"])["sample"].nunique().to_dict() if stacks else {}
@@ -132,14 +145,15 @@ def _loops(frames: "Mapping[str, pd.DataFrame]", stacks: Stacks, holders: set[tu
             continue
         reading = [found for found in (_read_chain(stack, len(common)) for stack in mine) if found]
         peer, hits = peers.get(identity, (None, 0))
-        if not reading and not hits and identity not in holders:
+        seen_in = "stacks" if reading else "system calls" if hits else "held key" if identity in holders else None
+        if seen_in is None and identity not in suspects:
             continue
         out.append({
             **{name: row[name] for name in (*THREAD, "started_at", "class", "runnable_pct", "vol_per_s", "source")},
             "thread": names.get(identity), "samples": len(mine), "of": taken.get((identity[0], identity[2], identity[3])),
             "ancestor": common[-1][0], "ancestor_file": common[-1][1],
             "chain": reading[0] if reading else _common_chain(common),
-            "reads": len(reading) or hits, "seen_in": "stacks" if reading else "system calls" if hits else "held key", "peer": peer,
+            "reads": len(reading) or hits, "seen_in": seen_in, "peer": peer,
         })
     return out
 

@@ -46,7 +46,7 @@ def headline(diagnosis: Diagnosis) -> tuple[str, str]:
         first = diagnosis.findings[0]
         return inert(f"{first.verdict.value.upper()} {first.rule}"), first.subject
     if diagnosis.verdict == "inconclusive":
-        if not diagnosis.inconclusive:
+        if not any(result.held("required") for result in diagnosis.inconclusive):
             return "INCONCLUSIVE: nothing could be looked at", ""
         return inert(f"INCONCLUSIVE {diagnosis.inconclusive[0].rule}: neither confirmed nor ruled out by this evidence"), ""
     still_open = len(diagnosis.inconclusive)

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +18,7 @@ from diag.live import Options, Patient, Tick
 from diag.manifest import Note
 from diag.model import Artefact
 from diag.redact import Redactor
-
-BEAT_S = 0.25
+from diag.snapshot import beats
 
 
 @dataclass(frozen=True)
@@ -103,21 +102,11 @@ def output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env, timeout=60).stdout
 
 
-def beats(window_s: float, samples: int) -> Iterator[Tick]:
-    """Beats of the window, each at its time; samples spread evenly, first and last beat included."""
-    last = max(1, round(window_s / BEAT_S))
-    due = {round(number * last / max(1, samples - 1)): number for number in range(samples)}
-    start = time.monotonic()
-    for number in range(last + 1):
-        time.sleep(max(0.0, start + number * BEAT_S - time.monotonic()))
-        yield Tick(number, due.get(number), number == last)
-
-
 def _drive(module: ModuleType, patient: Patient, door: Door, at_beat: Callable[[Tick], None] | None) -> CollectorError | None:
     generator = module.collect(patient, door)
     try:
         next(generator)
-        for tick in beats(patient.options.window_s, patient.options.samples):
+        for tick in beats(patient.options):
             if at_beat is not None:
                 at_beat(tick)
             generator.send(tick)

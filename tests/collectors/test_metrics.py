@@ -159,6 +159,13 @@ def test_answer_is_read_twice(tmp_path: Path) -> None:
     assert text[1] == f"# llmdiag url=http://127.0.0.1:{port}/metrics"
 
 
+@pytest.mark.parametrize("title", ["python3 -m sglang.launch_server --model-path m", "sglang::scheduler_TP0"])
+def test_a_server_that_generates_on_health_is_not_asked_for_it(title: str, tmp_path: Path) -> None:
+    with child(SERVER, "good") as patient:
+        run = look(patient, tmp_path, seen={"processes": [{"pid": patient.pid, "role": "api_server", "cmd": title}]})
+    assert (run.error, run.notes, outcomes(run), outcomes(run, "/health")) == (None, [], ["answer", "answer"], [])
+
+
 @pytest.mark.parametrize("how, outcome", [("hang", "timeout"), ("not-accepting", "timeout"), ("trickle", "timeout"), ("trickle-body", "timeout")])
 def test_no_answer_in_time_is_a_row(how: str, outcome: str, tmp_path: Path, impatient: None) -> None:
     with child(SERVER, how) as patient:

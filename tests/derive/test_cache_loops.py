@@ -31,7 +31,12 @@ def hot(kind: str | None = "poll", tid: int = 11, **more: object) -> Row:
 
 
 def loops(**rows: Sequence[Row]) -> list[dict[str, object]]:
-    return derived(cache_loops, **{"thread_activity": [hot()], **rows})["cache_loops"]
+    return derived(cache_loops, **{"thread_activity": [hot()], "collected": [asked()], **rows})["cache_loops"]
+
+
+def asked(status: str = "ok") -> Row:
+    """Whether the cache was asked for the keys that threads hold."""
+    return {"collector": "redis", "table_name": "cache_keys", "status": status}
 
 
 def local(sample: int, text: str, place: str = "encode", *, stack: str = SEND, tid: int = 11, **more: object) -> Row:
@@ -156,6 +161,19 @@ def test_a_thread_that_loops_on_its_own_copy_is_known_by_the_key_it_holds(verdic
         stack_locals=[local(0, KEY, "retry", stack=WAIT), local(2, KEY, "retry", stack=WAIT)],
     )
     assert [(row["seen_in"], row["reads"], row["ancestor"]) for row in found] == ([("held key", 0, "retry")] if expected else [])
+
+
+@pytest.mark.parametrize("collected", [[], [asked("failed")], [asked(), asked("partial")]], ids=["never", "failed", "partly"])
+def test_whether_it_loops_on_a_key_is_unknown_when_no_cache_could_be_asked(collected: list[Row]) -> None:
+    held_all_along = [local(0, KEY, "retry", stack=WAIT), local(2, KEY, "retry", stack=WAIT)]
+    (found,) = loops(stack_frames=stacks(WAIT, FORWARD, WAIT), stack_locals=held_all_along, collected=collected)
+    assert (found["seen_in"], found["reads"], found["ancestor"]) == (None, 0, "retry")
+
+
+@pytest.mark.parametrize(("first", "last"), [(KEY, OTHER), ("image:latest", "image:latest")], ids=["changes", "no digest"])
+def test_what_is_no_held_digest_leaves_nothing_unknown(first: str, last: str) -> None:
+    locals_ = [local(0, first, "retry", stack=WAIT), local(2, last, "retry", stack=WAIT)]
+    assert loops(stack_frames=stacks(WAIT, FORWARD, WAIT), stack_locals=locals_, collected=[]) == []
 
 
 def test_a_thread_that_left_the_frame_with_the_key_does_not_loop_on_it() -> None:

@@ -37,15 +37,19 @@ GHOST = "ghost-key-retry-loop"
 
 @dataclass(frozen=True)
 class Gap:
-    """What one collector must say of one way: its tables (or columns) that are not collected, and why with a remedy."""
+    """What one collector must say of one way: its tables (or columns) that are not collected, and why with a remedy.
+
+    `perhaps`: not collected either if the moment was bad.
+    """
 
     way: Way
     tables: frozenset[str]
     says: str
+    perhaps: frozenset[str]
 
 
-def gap(of: Way, tables: str, says: str) -> Gap:
-    return Gap(of, frozenset(tables.split()), says)
+def gap(of: Way, tables: str, says: str, perhaps: str = "") -> Gap:
+    return Gap(of, frozenset(tables.split()), says, frozenset(perhaps.split()))
 
 
 # --- what each collector must say ---
@@ -71,7 +75,7 @@ WAYS: Mapping[str, Mapping[str, tuple[Gap, ...] | str]] = {
             gap(broken_ways.no_right_to_trace, STACKS, "--cap-add SYS_PTRACE"),
             gap(broken_ways.py_spy_without_rights, STACKS, "--cap-add SYS_PTRACE"),
         ),
-        "vanished": (gap(broken_ways.patient_killed, "stack_frames", "ended"),),
+        "vanished": (gap(broken_ways.patient_killed, "stack_frames", "ended", perhaps="stack_locals"),),
         "timeout": (gap(broken_ways.py_spy_hangs, STACKS, "did not finish within .* take the snapshot again"),),
         "garbage": (gap(broken_ways.py_spy_talks_nonsense, STACKS, "not a dump of py-spy"),),
     },
@@ -198,7 +202,7 @@ def test_which_rules_can_still_be_judged(world: World, way: Way) -> None:
 def test_a_broken_collector_says_why_and_what_to_do(world: World, name: str, kind: str, item: Gap) -> None:
     snapshot = taken(world, item.way)
     gaps = open_tables(snapshot.said.json).get(name, {})
-    assert set(gaps) == item.tables
+    assert set(gaps) - item.perhaps == item.tables
     assert all(re.search(item.says, why or "") for why in gaps.values()), gaps
     run = snapshot.manifest["collectors"][name]
     assert run["status"] in (("partial", "failed") if item.tables else ("ok",))

@@ -97,6 +97,18 @@ def test_redis_withheld_is_likely_and_names_the_command(server: Server, tmp_path
     assert any("llmdiag snapshot" in command and "LLMDIAG_REDIS_URL" in command for command in commands)
 
 
+def test_rare_reads_and_redis_withheld_do_not_acquit(server: Server, tmp_path: Path) -> None:
+    """No sample falls on a read, and what the thread holds cannot be looked up: nobody knows."""
+    with lab_of(server, tmp_path, "--ghost", "marker", "--backoff-ms", "10") as lab:
+        plant(lab, server, "marker")
+        said = snapshot(lab.pid, tmp_path / "b.zip", "--skip", "redis", "--skip", "sockets")
+    assert "ghost-key-retry-loop" not in {item["rule"] for item in said.json["ruled_out"]}
+    opened = said.json["findings"] + said.json["inconclusive"]
+    missing = [item for rule in opened if rule["rule"] == "ghost-key-retry-loop" for item in rule["missing"]]
+    assert any("cache_keys" in item["tables"] and item["collect"] for item in missing)
+    assert said.code in (1, 3)
+
+
 def test_the_printed_commands_heal_and_can_be_undone(server: Server, tmp_path: Path) -> None:
     with lab_of(server, tmp_path, "--ghost", "marker", "--workers", "1") as lab:
         image = damaged_image()
