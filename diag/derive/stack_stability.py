@@ -3,8 +3,9 @@
 A hung thread's leaf may differ at every look; the function it never leaves does not.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diag.tables import Table, table
 
@@ -33,10 +34,12 @@ GIVES: tuple[Table, ...] = (
 
 Frame = tuple[str, str]
 CHAIN_FRAMES = 4
+THREAD = ("bundle", "host", "capture", "pid", "tid")
+USED = ("started_at", "thread", "source", "of", "ts", "owns_gil")
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
-    """stack_frames -> stack_stability."""
+    """stack_frames -> stack_stability. Plain lists inside: a frame per thread costs a second at 200 threads."""
     import pandas as pd
 
     rows = frames["stack_frames"]
@@ -44,22 +47,23 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     if rows.empty:
         return {}
     taken = rows.groupby(["bundle", "capture", "pid"], dropna=False)["sample"].transform("nunique")  # a dump may name no process
-    out = []
-    for identity, thread in rows.groupby(["bundle", "host", "capture", "pid", "tid"], dropna=False, sort=False):
-        whole = rooted(thread[thread["whole"].ne(False) | thread["whole"].isna()])
-        if whole.empty:
-            continue
-        out.append(_stability(whole, identity, int(taken[whole.index[0]])))
+    rows = rows.assign(of=taken, number=rows.groupby([*THREAD], dropna=False, sort=False).ngroup())
+    whole = rows[rows["whole"].ne(False) | rows["whole"].isna()]
+    ordered = whole.sort_values(["number", "sample", "depth"], ascending=[True, True, False])
+    columns = {name: ordered[name].tolist() for name in (*THREAD, *USED)}
+    columns |= {name: ordered[name].fillna("?").tolist() for name in ("func", "file")}
+    threads: dict[int, dict[int, list[int]]] = {}
+    for position, (number, sample) in enumerate(zip(ordered["number"].tolist(), ordered["sample"].tolist(), strict=True)):
+        threads.setdefault(number, {}).setdefault(sample, []).append(position)
+    out = [_stability(columns, _rooted(columns["func"], samples)) for samples in threads.values()]
     return {"stack_stability": pd.DataFrame(out)} if out else {}
 
 
-def rooted(thread: "pd.DataFrame") -> "pd.DataFrame":
+def _rooted(func: Sequence[str], samples: Mapping[int, list[int]]) -> list[list[int]]:
     """The samples of one thread that begin at its usual entry: a torn stack begins somewhere in the middle."""
-    if thread.empty:
-        return thread
-    roots = thread.sort_values("depth").groupby("sample").tail(1)
-    usual = roots["func"].mode()
-    return thread[thread["sample"].isin(roots.loc[roots["func"].eq(usual.iloc[0]), "sample"])] if len(usual) else thread
+    roots = Counter(func[stack[0]] for stack in samples.values())
+    usual = max(sorted(roots), key=lambda name: roots[name])
+    return [stack for stack in samples.values() if func[stack[0]] == usual]
 
 
 def common_callers(stacks: Sequence[Sequence[Frame]]) -> list[Frame]:
@@ -72,23 +76,19 @@ def common_callers(stacks: Sequence[Sequence[Frame]]) -> list[Frame]:
     return common
 
 
-def _stability(thread: "pd.DataFrame", identity: tuple[object, ...], taken: int) -> dict[str, object]:
-    ordered = thread.sort_values(["sample", "depth"], ascending=[True, False])
-    stacks = [
-        list(zip(group["func"].fillna("?"), group["file"].fillna("?"), strict=True))
-        for _, group in ordered.groupby("sample", sort=True)
-    ]
+def _stability(columns: Mapping[str, list[Any]], samples: Sequence[list[int]]) -> dict[str, object]:
+    """One row from the places of a thread's frames, sample by sample, each root first."""
+    stacks = [[(columns["func"][n], columns["file"][n]) for n in stack] for stack in samples]
     common = common_callers(stacks)
-    last = ordered.iloc[-1]
-    per_sample = ordered.drop_duplicates("sample")
+    last = samples[-1][-1]
+    times = [ts for ts in (columns["ts"][n] for stack in samples for n in stack) if ts == ts]  # not NaT
     return {
-        "bundle": identity[0], "host": identity[1], "capture": identity[2], "pid": identity[3], "tid": identity[4],
-        "started_at": last["started_at"], "thread": last["thread"], "source": last["source"],
-        "samples": len(stacks), "of": taken, "stacks": len({tuple(stack) for stack in stacks}),
+        **{name: columns[name][last] for name in (*THREAD, "started_at", "thread", "source", "of")},
+        "samples": len(stacks), "stacks": len({tuple(stack) for stack in stacks}),
         "common": len(common),
         "ancestor": common[-1][0] if common else None, "ancestor_file": common[-1][1] if common else None,
         "chain": " <- ".join(func for func, _ in reversed(common[-CHAIN_FRAMES:])) if common else None,
         "leaves": ", ".join(sorted({stack[-1][0] for stack in stacks})),
-        "gil_samples": int(per_sample["owns_gil"].fillna(False).sum()),
-        "first_ts": ordered["ts"].min(), "last_ts": ordered["ts"].max(),
+        "gil_samples": sum(columns["owns_gil"][stack[0]] is True for stack in samples),
+        "first_ts": min(times, default=None), "last_ts": max(times, default=None),
     }

@@ -28,8 +28,8 @@ TRIES, LOCALS_TRIES = 10, 30
 ENOUGH = 2
 """Samples with locals before the last one of a process that is hard to read: every try at the last may fail."""
 HARD_TRIES = 6
-KEY_TRIES = 12
-"""A busy thread holds its key in part of a turn only: so often it is looked at again when none is seen."""
+KEY_TRIES, KEY_S = 12, 1.0
+"""A busy thread holds its key in part of a turn only: so often, and so long, it is looked at again when none is seen."""
 RETRY_PAUSE_S = 0.03
 PLAIN_S, LOCALS_S, BLOCKING_S = 4.0, 10.0, 6.0
 """Patience with one dump."""
@@ -112,6 +112,8 @@ class _Subject:
     job: _Job | None = None
     busy: bool = False
     locals_samples: int = 0
+    shows_keys: bool = False
+    """A sample of it showed a key."""
     locals_depth: int = 1
     hard: bool = False
     """A sample of it took many tries."""
@@ -232,8 +234,8 @@ class Sampler:
         job.tries_left -= 1
         job.failure = failure
         torn = not merge.is_whole if failure is None else failure.kind in RETRY
-        if job.depth and job.tries <= KEY_TRIES:
-            torn = torn or not any(_keys(thread) for thread in merge.threads.values() if not thread.torn and thread.active)
+        if job.depth and not torn and _may_show_keys(subject, job):
+            torn = not any(_keys(thread) for thread in merge.threads.values() if not thread.torn and thread.active)
         if not torn or job.tries_left == 0:
             self._next_step(subject, job, merge)
 
@@ -252,6 +254,7 @@ class Sampler:
         if self._allow_pause and not best.is_whole and (job.failure is None or job.failure.kind in RETRY):
             best = self._dump_paused(subject, job) or best
         subject.locals_samples += job.deep.is_whole
+        subject.shows_keys = subject.shows_keys or any(map(_keys, job.deep.threads.values()))
         subject.hard = subject.hard or job.tries > HARD_TRIES
         failure = None if best.threads else job.failure
         self._results.put(Taken(
@@ -369,6 +372,13 @@ def _is_torn(subject: _Subject, thread: JsonThread) -> bool:
     before = subject.entries.get(thread.thread_id, ("", ""))
     subject.entries[thread.thread_id] = entry
     return before != entry
+
+
+def _may_show_keys(subject: _Subject, job: _Job) -> bool:
+    """Is one more look for a key worth its time? A key that is not in an earlier sample proves nothing in the last."""
+    if job.last and subject.locals_samples and not subject.shows_keys:
+        return False
+    return job.tries <= KEY_TRIES and time.monotonic() - job.started < KEY_S
 
 
 def _keys(thread: JsonThread) -> set[str]:
