@@ -44,8 +44,8 @@ BUDGET_S = 15.0
 BUDGET_BYTES = 96 << 20
 HINT = "llmdiag snapshot {pid}"
 
-FINISH_S, FINISH_PER_PROCESS_S = 2.5, 0.75
-"""Patience with the last sample, after the window."""
+FINISH_S, FINISH_PER_PROCESS_S, RESERVE_S = 2.5, 0.75, 1.2
+"""Patience with the last sample, after the window; and where earlier ones hold what it is for."""
 BEAT_PATIENCE_S = 0.005
 """How long artefacts are written at one beat."""
 
@@ -74,7 +74,8 @@ def collect(patient: Patient, door: Door) -> Collecting:
                 run.take_in(sampler, BEAT_PATIENCE_S)
                 if tick.last:
                     break
-            sampler.wait(time.monotonic() + FINISH_S + FINISH_PER_PROCESS_S * (len(processes) - 1))
+            patience_s = RESERVE_S if sampler.has_reserve() else FINISH_S
+            sampler.wait(time.monotonic() + patience_s + FINISH_PER_PROCESS_S * (len(processes) - 1))
             run.take_in(sampler, float("inf"))
             run.take_native(sampler)
         finally:

@@ -174,6 +174,11 @@ class Sampler:
             self._stop.wait(0.01)
         return not self._busy()
 
+    def has_reserve(self) -> bool:
+        """Do earlier samples of all busy processes hold what the last one is for? Then it need not be waited for long."""
+        busy = [subject for subject in self._subjects.values() if subject.heat.hot]
+        return bool(busy) and all(subject.locals_samples >= ENOUGH and subject.shows_keys for subject in busy)
+
     def hot(self) -> list[int]:
         """Processes with a busy thread, so far."""
         return [subject.process.pid for subject in self._subjects.values() if subject.heat.hot]
