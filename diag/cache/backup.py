@@ -1,7 +1,11 @@
 """The backup file of a purge: JSON lines, one header and one line per key, on disk before the first key goes.
 
-    {"schema": "llmdiag.backup/1", "target": "redis://127.0.0.1:6379", "created_at": "2025-11-30T06:31:02Z"}
+    {"schema": "llmdiag.backup/1", "target": "redis://127.0.0.1:6379", "created_at": "2025-11-30T06:31:02Z", "server": "redis 7.0.15"}
     {"db": 0, "key_hex": "636c69…", "type": "string", "value": "gASV…", "expires_at_ms": 1764500000000, "sha256": "…"}
+    {"db": 0, "key_hex": "636c69…", "type": "hash", "dump": "BAEB…", "server": "redis 7.0.15", "expires_at_ms": null, "sha256": "…"}
+
+A string is kept raw, so that it comes back on any server; anything else as its DUMP, which only this version and newer
+ones of the same product are sure to read.
 """
 
 import base64
@@ -11,7 +15,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,12 @@ class Entry:
     value: bytes
     expires_at_ms: int | None
     """Unix milliseconds; None: never."""
+    type: str = "string"
+    """As TYPE says. Of anything but a string `value` is its DUMP."""
+    server: str | None = None
+    """Product and version that wrote the DUMP."""
+    line: int | None = field(default=None, compare=False)
+    """Of the file it was read from."""
 
     @property
     def sha256(self) -> str:
@@ -61,7 +71,7 @@ def refuse_place(path: Path) -> None:
         raise LlmdiagError(f"the backup {path} cannot be written: {why}", hint=_ELSEWHERE)
 
 
-def write(path: Path, target: str, entries: Iterable[Entry]) -> int:
+def write(path: Path, target: str, entries: Iterable[Entry], *, server: str | None = None) -> int:
     """Write a new file that only its owner can read, and return once it is on disk. How many entries it has.
 
     BadInput: the file exists. LlmdiagError: the disk refuses; the unfinished file is removed.
@@ -75,7 +85,7 @@ def write(path: Path, target: str, entries: Iterable[Entry]) -> int:
     count = 0
     try:
         with os.fdopen(handle, "w", encoding="ascii") as out:
-            head = {"schema": SCHEMA, "target": target, "created_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+            head = {"schema": SCHEMA, "target": target, "created_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "server": server}
             out.write(json.dumps(head) + "\n")
             for entry in entries:
                 out.write(_line(entry) + "\n")
@@ -123,12 +133,17 @@ def _line(entry: Entry) -> str:
         {
             "db": entry.db,
             "key_hex": entry.key.hex(),
-            "type": "string",
-            "value": base64.b64encode(entry.value).decode("ascii"),
+            "type": entry.type,
+            **_content(entry),
             "expires_at_ms": entry.expires_at_ms,
             "sha256": entry.sha256,
         }
     )
+
+
+def _content(entry: Entry) -> dict[str, str | None]:
+    content = base64.b64encode(entry.value).decode("ascii")
+    return {"value": content} if entry.type == "string" else {"dump": content, "server": entry.server}
 
 
 def _entry(number: int, line: bytes) -> Entry | Damaged:
@@ -136,13 +151,13 @@ def _entry(number: int, line: bytes) -> Entry | Damaged:
     if fields is None:
         return Damaged(number, None, "the line is cut short or damaged")
     name = fields.get("key_hex") if isinstance(fields.get("key_hex"), str) else None
-    if fields.get("type") != "string":
-        return Damaged(number, name, f"type {fields.get('type')} is not known here")
+    kind, server = fields.get("type"), fields.get("server")
     expires = fields.get("expires_at_ms")
     try:
         entry = Entry(
-            int(fields["db"]), bytes.fromhex(fields["key_hex"]), base64.b64decode(fields["value"], validate=True),
-            None if expires is None else int(expires),
+            int(fields["db"]), bytes.fromhex(fields["key_hex"]),
+            base64.b64decode(fields["value" if kind == "string" else "dump"], validate=True), None if expires is None else int(expires),
+            str(kind), server if isinstance(server, str) else None, number,
         )  # fmt: skip
     except (KeyError, ValueError, TypeError, binascii.Error):
         return Damaged(number, name, "the line is damaged")

@@ -3,13 +3,14 @@
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from diag.cache.address import several
 from diag.cache.keys import Server
 from diag.errors import BadInput, CannotConnect, Denied, LlmdiagError, TimedOut
 
@@ -31,19 +32,30 @@ def connect(url: str | None, answer_s: float = ANSWER_S) -> Client:
     chosen = os.environ.get(URL_VARIABLE) if url is None else url
     if not chosen:
         raise BadInput("no Redis server was named", hint=f"give redis://HOST:PORT/DB or set {URL_VARIABLE}")
-    target = name_of(chosen)
+    client = not_yet(chosen, answer_s)
+    with speaking(name_of(chosen)):
+        try:
+            client.ping()
+        except (ValueError, TypeError) as error:
+            raise _no_address(chosen, error) from error
+    return client
+
+
+def not_yet(url: str, answer_s: float = ANSWER_S) -> Client:
+    """A client of one server that has not connected so far. BadInput: the address is none."""
     # a connection that the server closed while a person was thinking is opened again; a silent server is asked once
     once_more = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
     try:
-        client = Client.from_url(
-            _for_the_client(chosen), protocol=2, socket_timeout=answer_s, socket_connect_timeout=min(CONNECT_S, answer_s),
+        return Client.from_url(
+            _for_the_client(url), protocol=2, socket_timeout=answer_s, socket_connect_timeout=min(CONNECT_S, answer_s),
             retry=once_more, redis_connect_func=_greet, health_check_interval=0,
         )  # fmt: skip
-        with speaking(target):
-            client.ping()
     except (ValueError, TypeError) as error:
-        raise BadInput(f"{target} is no server address: {error}", hint="redis://HOST:PORT/DB") from error
-    return client
+        raise _no_address(url, error) from error
+
+
+def _no_address(url: str, error: Exception) -> BadInput:
+    return BadInput(f"{name_of(url)} is no server address: {error}", hint="redis://HOST:PORT/DB")
 
 
 def _for_the_client(url: str) -> str:
@@ -58,6 +70,9 @@ def _for_the_client(url: str) -> str:
 
 def name_of(url: str) -> str:
     """The address without user and password, as reports may show it."""
+    several_hosts = several(url)
+    if several_hosts is not None:
+        return several_hosts.shown
     try:
         parts = urlsplit(url)
     except ValueError:  # its message repeats what stands before the @
@@ -65,7 +80,7 @@ def name_of(url: str) -> str:
     if parts.scheme not in SCHEMES:
         raise BadInput(
             f"{parts.scheme or 'a bare name'} is no kind of Redis address",
-            hint="use redis://HOST:PORT/DB, rediss://… or unix:///path/to/socket",
+            hint="use redis://HOST:PORT/DB, rediss://…, unix:///path/to/socket, redis+sentinel://… or redis+cluster://…",
         )
     if parts.scheme == "unix":
         return f"unix://{unquote(parts.path)}"
@@ -113,26 +128,73 @@ def speaking(target: str) -> Iterator[None]:
 
 
 def _silent(target: str) -> str:
-    if target.startswith("rediss:"):
+    if target.startswith("rediss"):
         return "if its port speaks no TLS, use redis:// instead of rediss://"
     return "it may be hung, busy, or behind a firewall; does redis-cli ping answer?"
 
 
 def _unreachable(target: str, why: str) -> str:
-    if target.startswith("rediss:"):
+    if target.startswith("rediss"):
         return "does its port speak TLS (else redis://), is the certificate known (?ssl_ca_certs=FILE)?"
     if "losed by server" in why or "reset by peer" in why:
         return "is it a Redis server, and does its port want TLS (rediss://)?"
     return "is it running, is the port right?"
 
 
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A client that decides for itself which server it speaks to: of a cluster, of a Sentinel service."""
+
+    def at_database(self, number: int) -> Client:
+        """The same for another database."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What a report says about where it looked."""
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A client whose server may just have been replaced by another that lacks the last writes."""
+
+    def settle(self) -> None:
+        """Wait until it is known, for some seconds at most."""
+
+
+def nodes(client: Client) -> list[Client]:
+    """A plain client of every server that takes writes: the primaries of a cluster; else just this one."""
+    primaries = getattr(client, "primaries", None)
+    return [client] if primaries is None else list(primaries().values())
+
+
 def at_database(client: Client, number: int) -> Client:
     """A client of the same server for another database. A client never changes its own: a reconnect would undo it."""
+    if isinstance(client, Elsewhere):
+        return client.at_database(number)
     pool = client.connection_pool
     if pool.connection_kwargs.get("db", 0) == number:
         return client
     options = {**pool.connection_kwargs, "db": number}
     return Client(connection_pool=redis.ConnectionPool(connection_class=pool.connection_class, **options))
+
+
+PORTABLE = {"tcp": redis.Connection, "tls": redis.SSLConnection, "unix": redis.UnixDomainSocketConnection}
+
+
+def portable(client: Client) -> tuple[str, dict[str, Any]] | None:
+    """How another process opens the same: kind and options, credentials included. None: only this one can."""
+    pool = client.connection_pool
+    kind = next((name for name, made in PORTABLE.items() if pool.connection_class is made), None)
+    if kind is None or isinstance(client, Elsewhere):
+        return None
+    options = {name: value for name, value in pool.connection_kwargs.items() if isinstance(value, (str, int, float, bytes))}
+    return kind, options
+
+
+def reopened(kind: str, options: Mapping[str, Any]) -> Client:
+    """What `portable` described."""
+    once_more = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
+    pool = redis.ConnectionPool(connection_class=PORTABLE[kind], **{**options, "retry": once_more, "redis_connect_func": _greet})
+    return Client(connection_pool=pool)
 
 
 def own_database(client: Client) -> int:
@@ -151,7 +213,9 @@ def describe(client: Client) -> Server:
     no_touch = _leaves_idle_times_alone(client)
     if not no_touch:
         notes.append("this server cannot leave idle times alone: reading a value resets its OBJECT IDLETIME")
-    if facts.get("cluster_enabled"):
+    if isinstance(client, Elsewhere):
+        notes += client.notes()
+    elif facts.get("cluster_enabled"):
         notes.append("a cluster node: only the keys of this node were looked at")
     databases: dict[int, int | None] = {
         int(name[2:]): int(counts["keys"])
@@ -167,8 +231,16 @@ def describe(client: Client) -> Server:
     role = facts.get("role")
     return Server(
         product, None if version is None else str(version), None if role is None else str(role), no_touch,
-        databases, tuple(notes),
+        databases, tuple(notes), _expiring(facts),
     )  # fmt: skip
+
+
+def _expiring(facts: Mapping[str, Any]) -> dict[int, int]:
+    return {
+        int(name[2:]): int(counts["expires"])
+        for name, counts in facts.items()
+        if name.startswith("db") and name[2:].isdigit() and isinstance(counts, dict) and "expires" in counts
+    }
 
 
 def _leaves_idle_times_alone(client: Client) -> bool:

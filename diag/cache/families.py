@@ -20,11 +20,9 @@ MASK = re.compile(
     _EDGE + rb"(?:(?P<uuid>" + UUID + rb")|(?P<ulid>" + ULID + rb")|(?P<hex>" + DIGEST + rb")|(?P<tok>" + TOKEN + rb"))" + _STOP
     + rb"|(?P<long>" + LONG_NUMBER + rb")|(?P<n>" + PART_NUMBER + rb")"
 )  # fmt: skip
-LAST_PART = re.compile(rb"[^:/|@]*\Z")
 VERSION = re.compile(rb"(?:(?<=[:/|@])|\A)[vV]([0-9]+(?:\.[0-9]+)*)(?=[:/|@]|\Z)")
 # `emb:clip:float16`: these digits are a type, not a count
 TYPE_NAME = re.compile(rb"(?:b?float|u?int|fp|bf|fp8_e|v)[0-9]+", re.IGNORECASE)
-HASH_LENGTHS = frozenset({8, 16, 32, 40, 56, 64, 96, 128})
 
 Span = tuple[int, int, str]
 """start, end, what it is."""
@@ -105,15 +103,14 @@ def _is_id(found: re.Match[bytes]) -> bool:
 def _kind(found: re.Match[bytes]) -> str:
     kind = found.lastgroup or "n"
     text = found[0]
-    if kind == "hex" and text.isdigit() and len(text) not in HASH_LENGTHS:
-        return "n"
+    if kind == "hex" and text.isdigit():
+        return "n"  # a digest of digits alone is rarer than a number of that length
     return "n" if kind == "long" else kind
 
 
 def _last_numbers(key: bytes, spans: list[Span]) -> list[Span]:
     """Numbers glued to a word count only in the last part: `img:frame17`, but not `qwen2-7b:image:…`."""
-    last = LAST_PART.search(key)
-    start = 0 if last is None else last.start()
+    start = max(key.rfind(mark) for mark in (b":", b"/", b"|", b"@")) + 1
     if start == 0 or TYPE_NAME.search(key, start) is not None:
         return []
     taken = [(a, b) for a, b, _ in spans]

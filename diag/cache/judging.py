@@ -4,10 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from diag.cache import halves, second_thoughts
 from diag.cache.facts import Facts
 from diag.cache.families import family, version_of, versionless
 from diag.cache.keys import CacheKey, Place, ScanResult, Server, Tally, judged
 from diag.cache.profile import Profile, Sample, learn
+from diag.cache.selection import Selection, current
 
 SAMPLE = 200
 MAX_SOFT = 10_000
@@ -31,32 +33,66 @@ class Scan:
     tallies: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     ghosts: dict[tuple[int, str], CacheKey] = field(default_factory=dict)
     soft: dict[tuple[int, str], CacheKey] = field(default_factory=dict)
+    selection: Selection = field(default_factory=current)
+    pairs: halves.Waiting = field(default_factory=halves.Waiting)
+    doubts: second_thoughts.Doubts = field(default_factory=second_thoughts.Doubts)
 
     def add(self, place: Place, facts: Facts) -> None:
+        if not self.selection.wants(place.key):
+            return
         name = (place.db, family(place.key))
         version = version_of(place.key)
         if version is not None:
             self.versions[place.db, versionless(place.key)][version] += 1
         profile = self.profiles.get(name)
         if profile is not None:
-            self.emit(judged(place, facts, profile))
+            self._judge(place, facts, profile)
             return
         self.waiting[name].append((place, facts))
         if len(self.waiting[name]) >= self.sample:
             self._learn(name)
 
-    def finish(self) -> None:
-        """Judge what is left with what there is."""
+    def sound(self, db: int, name: str, versions: tuple[str, str] | None, keys: int, size: int) -> None:
+        """Count values that were seen to be sound without a row of their own; only where nobody wants to see every row.
+
+        `versions`: family over all versions, and version, of their names. `size`: bytes of all of them.
+        """
+        if versions is not None:
+            self.versions[db, versions[0]][versions[1]] += keys
+        tally = self.tallies[name]
+        tally.keys += keys
+        tally.bytes += size
+        doubted = self.doubts.families.get((db, name))
+        if doubted is not None:
+            doubted.keys += keys
+
+    def finish(self, exists: halves.Exists | None = None) -> None:
+        """Judge what is left with what there is. `exists` looks once more for other halves; None: a file."""
         for name in list(self.waiting):
             self._learn(name)
+        for row in (*self.pairs.settle(exists), *self.doubts.settle()):
+            self.emit(row)
 
     def _learn(self, name: Family) -> None:
         members = self.waiting.pop(name)
         versions = self.versions.get((name[0], versionless(members[0][0].key)))
-        profile = learn(name[1], [Sample(facts, place.ttl_s) for place, facts in members], versions)
+        stated = self.selection.book.find([(place.key, facts) for place, facts in members])
+        if stated is not None and stated.file.few_versions:
+            versions = Counter(version for place, _ in members if (version := stated.said(place.key, "version")) is not None)
+        profile = learn(
+            name[1], [Sample(facts, place.ttl_s) for place, facts in members], versions, stated, self.selection.book.marks
+        )
         self.profiles[name] = profile
         for place, facts in members:
-            self.emit(judged(place, facts, profile))
+            self._judge(place, facts, profile)
+
+    def _judge(self, place: Place, facts: Facts, profile: Profile) -> None:
+        """Halves wait for each other, and what may look different beside the whole family waits for its end."""
+        row = judged(place, facts, profile)
+        rows = [row] if profile.stated is None else self.pairs.meet(row, facts, profile)
+        for told in rows:
+            if not self.doubts.keep(told, self.profiles.get((told.db, told.family), profile)):
+                self.emit(told)
 
     def emit(self, row: CacheKey) -> None:
         self.tallies[row.family].add(row)

@@ -3,12 +3,15 @@
 import builtins
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
+from diag.cache.executing import runs_code
 from diag.cache.facts import Facts
 from diag.cache.families import family, version_of
+from diag.cache.family_files import Known
 from diag.cache.profile import Profile
-from diag.cache.verdicts import Verdict, judge, runs_code
+from diag.cache.reasons import PROTECTED
+from diag.cache.verdicts import Verdict, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,10 @@ class Place:
 
 def judged(place: Place, facts: Facts, profile: Profile) -> CacheKey:
     """The row of one value."""
-    verdict, reasons = judge(facts, profile, ttl_s=place.ttl_s, key_version=version_of(place.key))
+    version = version_of(place.key)
+    if version is None and profile.stated is not None:
+        version = profile.stated.said(place.key, "version")
+    verdict, reasons = judge(facts, profile, ttl_s=place.ttl_s, key_version=version, key=place.key)
     stats = facts.stats
     return CacheKey(
         target=place.target,
@@ -100,12 +106,19 @@ def judged(place: Place, facts: Facts, profile: Profile) -> CacheKey:
         nan=None if stats is None else stats.nan,
         inf=None if stats is None else stats.inf,
         crc_ok=facts.crc_ok,
-        version=version_of(place.key) or facts.version,
+        version=version or facts.version,
         reasons=reasons,
         verdict=verdict,
         sha256=facts.sha256,
-        detail=_detail(facts, reasons),
+        detail=_detail(facts, reasons, profile.stated),
     )
+
+
+def hardened(row: CacheKey) -> CacheKey:
+    """The row of a key that a stuck thread asks for again and again: what is odd about it is what holds the thread."""
+    if row.verdict != "soft" or PROTECTED in row.reasons:
+        return row
+    return replace(row, verdict="ghost", detail="; ".join(filter(None, (row.detail, "a stuck thread asks for it again and again"))))
 
 
 def other_type(place: Place, kind: str) -> CacheKey:
@@ -117,6 +130,14 @@ def other_type(place: Place, kind: str) -> CacheKey:
     )  # fmt: skip
 
 
+def unread(place: Place, name: str, size: int) -> CacheKey:
+    """The row of a string whose value was not read."""
+    return CacheKey(
+        place.target, place.db, _text(place.key), place.key.hex(), name, size, place.ttl_s, place.idle_s, "unread",
+        None, None, None, None, None, None, None, None, None, version_of(place.key), (), "unknown", None, "its value was not read",
+    )  # fmt: skip
+
+
 def _text(key: bytes) -> str | None:
     try:
         return key.decode()
@@ -124,7 +145,7 @@ def _text(key: bytes) -> str | None:
         return None
 
 
-def _detail(facts: Facts, reasons: tuple[str, ...]) -> str:
+def _detail(facts: Facts, reasons: tuple[str, ...], stated: Known | None) -> str:
     said = [facts.detail] if facts.detail else []
     if "foreign-object" in reasons:
         running = [name for name in facts.foreign if runs_code(name)]
@@ -132,6 +153,8 @@ def _detail(facts: Facts, reasons: tuple[str, ...]) -> str:
         said += [] if running else [f"needs {', '.join(facts.foreign[:3])}"]
     if "error-cached" in reasons and facts.error is not None:
         said.append(f"holds an error: {facts.error}")
+    if PROTECTED in reasons and stated is not None:
+        said.append(f"{stated.name}: {stated.file.protected}")
     return "; ".join(said)
 
 
@@ -149,6 +172,11 @@ class FamilyReport:
     dtype: str | None
     shape: str | None
     """Of the majority; "?" for an axis that varies."""
+    known: str | None = None
+    """The family file that describes it."""
+    protected: bool = False
+    ttl_s: float | None = None
+    """Nine of ten keys of its sample expire within it; None: most never expire, or too few are known."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +191,8 @@ class Server:
     databases: Mapping[int, int | None]
     """Keys by database, as the server counts them; None: it would not say."""
     notes: tuple[str, ...] = ()
+    expiring: Mapping[int, int] = field(default_factory=dict)
+    """Keys with a TTL by database."""
 
 
 @dataclass(frozen=True)
@@ -208,5 +238,6 @@ class Tally:
             shape = "x".join("?" if axis is None else str(axis) for axis in profile.axes)
         return FamilyReport(
             profile.family, self.keys, self.bytes, self.ghosts, self.soft, dict(self.reasons), profile.codec,
-            profile.dtype, shape,
+            profile.dtype, shape, None if profile.stated is None else profile.stated.name,
+            profile.stated is not None and profile.stated.file.protected is not None, profile.ttl_long_s,
         )  # fmt: skip

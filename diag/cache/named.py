@@ -4,17 +4,21 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from diag.cache.connection import Client, describe, speaking
-from diag.cache.keys import CacheKey, ScanResult, Tally
+from diag.cache.connection import Client, Settling, describe, speaking
+from diag.cache.keys import CacheKey, ScanResult, Tally, hardened
 from diag.cache.profile import Profile
 from diag.cache.server import inspect_keys
 
 
-def judge_named(client: Client, target: str, keys: Sequence[bytes], *, markers: Sequence[bytes] = ()) -> ScanResult:
-    """Only rows of `keys` that exist; families count those keys, not their siblings."""
+def judge_named(client: Client, target: str, keys: Sequence[bytes], *, databases: Sequence[int] | None = None, markers: Sequence[bytes] = (), retried: Sequence[bytes] = ()) -> ScanResult:
+    """Only rows of `keys` that exist; families count those keys, not their siblings.
+
+    `retried`: keys that stuck threads are seen asking for again and again; what is odd about them is a hard reason.
+    """
     started = time.monotonic()
     wanted = {key.hex() for key in keys}
-    rows = [row for row in inspect_keys(client, target, keys, markers=markers) if row.key_hex in wanted]
+    rows = [row for row in inspect_keys(client, target, keys, databases=databases, markers=markers) if row.key_hex in wanted]
+    rows = [hardened(row) if row.name in set(retried) else row for row in rows]
     tallies: dict[str, Tally] = defaultdict(Tally)
     for row in rows:
         tallies[row.family].add(row)
@@ -38,5 +42,8 @@ def judge_named(client: Client, target: str, keys: Sequence[bytes], *, markers: 
 def ghosts_again(client: Client, target: str, purged: Sequence[CacheKey], *, markers: Sequence[bytes] = ()) -> int:
     """How many of these keys are ghosts now: kept because they had changed, or written anew since."""
     places = {(row.db, row.key_hex) for row in purged}
+    if isinstance(client, Settling):
+        with speaking(target):
+            client.settle()
     rows = inspect_keys(client, target, [row.name for row in purged], markers=markers)
     return sum((row.db, row.key_hex) in places and row.verdict == "ghost" for row in rows)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from diag.cache.connection import URL_VARIABLE, Client, connect, name_of
+from diag.cache import credentials, topology
+from diag.cache.address import several
+from diag.cache.connection import URL_VARIABLE, Client, name_of
 from diag.errors import BadInput, LlmdiagError
 
 FALLBACKS = (URL_VARIABLE, "REDIS_URL")
@@ -15,13 +17,22 @@ ZIP = b"PK\x03\x04"
 THREE_WAYS = f"name one: llmdiag scan-cache redis://HOST:PORT, or set {URL_VARIABLE}, or start it on 127.0.0.1:6379"
 
 
-def choose(target: str | None, environment: Mapping[str, str] = os.environ) -> tuple[Client, str]:
-    """The server to look at and its name without credentials.
+def choose(
+    target: str | None, environment: Mapping[str, str] = os.environ, credentials_file: Path | None = None
+) -> tuple[Client, str]:
+    """The server, cluster or service to look at, and its name without credentials.
 
-    A TARGET without credentials that is the server of LLMDIAG_REDIS_URL (or REDIS_URL) takes them from there. Without
-    a TARGET: LLMDIAG_REDIS_URL, REDIS_URL, then a server that answers on 127.0.0.1:6379. Raises BadInput,
-    CannotConnect, Denied, TimedOut.
+    A TARGET without credentials takes them from the file, else from LLMDIAG_REDIS_URL (or REDIS_URL) if that is the
+    same server. Without a TARGET: the address in the file, LLMDIAG_REDIS_URL, REDIS_URL, then a server that answers on
+    127.0.0.1:6379. Raises BadInput, CannotConnect, Denied, TimedOut.
     """
+    line = None if credentials_file is None else credentials.read(credentials_file)
+    if line is not None and credentials.is_address(line):
+        target = _lent_by_file(target, line, credentials_file)
+    elif line is not None:
+        base = target or next(filter(None, map(environment.get, FALLBACKS)), LOCAL)
+        name_of(base)
+        target = credentials.put_into(base, line, instead=target is None)
     known = [(name, url) for name in FALLBACKS if (url := environment.get(name))]
     if target is not None:
         return _open(with_credentials(target, (url for _, url in known)))
@@ -37,6 +48,20 @@ def choose(target: str | None, environment: Mapping[str, str] = os.environ) -> t
         raise BadInput(f"no cache server was named and none answers on 127.0.0.1:6379 ({error.message})", hint=THREE_WAYS) from error
 
 
+def _lent_by_file(target: str | None, url: str, path: Path | None) -> str:
+    """BadInput: TARGET is another server than the address in the file."""
+    try:
+        named = name_of(url)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error.message}", hint=error.hint) from error
+    if target is None:
+        return url
+    lent = with_credentials(target, [url])
+    if lent == target and not _has_credentials(target):
+        raise BadInput(f"{path} holds no credentials for {name_of(target)} but for {named}", hint="write USER:PASSWORD into the file, or the right address")
+    return lent
+
+
 def with_credentials(target: str, known: Iterable[str]) -> str:
     """The address with user, password and TLS of the first known URL of the same server, unless it has its own.
 
@@ -49,11 +74,18 @@ def with_credentials(target: str, known: Iterable[str]) -> str:
         if _has_credentials(url) and _places(url) & _places(target):
             theirs, ours = urlsplit(url), urlsplit(target)
             userinfo, at, _ = theirs.netloc.rpartition("@")
-            safe = "rediss" if "rediss" in (theirs.scheme, ours.scheme) else theirs.scheme
+            safe = _scheme(theirs.scheme, ours.scheme)
             query = "&".join(filter(None, (theirs.query, ours.query)))
             path = ours.path if ours.path.strip("/") else theirs.path
             return f"{safe}://{userinfo}{at}{ours.netloc}{path}" + (f"?{query}" if query else "")
     return target
+
+
+def _scheme(theirs: str, ours: str) -> str:
+    """Of both, what is safer and what says more: rediss, and that there are several hosts."""
+    tls = "rediss" in (theirs[:6], ours[:6])
+    manner = next((scheme[scheme.index(mark) :] for scheme in (ours, theirs) for mark in "+-" if mark in scheme), "")
+    return "unix" if theirs == "unix" else f"redis{'s' if tls else ''}{manner}"
 
 
 def _has_credentials(url: str) -> bool:
@@ -68,17 +100,23 @@ def _places(url: str) -> frozenset[tuple[str, int]]:
     """Every network address, or the socket path, that a URL stands for; nothing if it stands for none."""
     try:
         name_of(url)
+        many = several(url)
+        if many is not None:  # a Sentinel is another place than a server behind the same port
+            return frozenset(place for host in many.hosts for place in _resolved(*host, "" if many.kind == "cluster" else many.kind))
         parts = urlsplit(url)
         if parts.scheme == "unix":
             return frozenset({(parts.path, 0)})
-        found = socket.getaddrinfo(parts.hostname or "127.0.0.1", parts.port or 6379, type=socket.SOCK_STREAM)
+        return frozenset(_resolved(parts.hostname or "127.0.0.1", parts.port or 6379))
     except (BadInput, ValueError, OSError):
         return frozenset()
-    return frozenset((str(place[0]), int(place[1])) for *_, place in found)
+
+
+def _resolved(host: str, port: int, kind: str = "") -> list[tuple[str, int]]:
+    return [(kind + str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 def _open(url: str) -> tuple[Client, str]:
-    return connect(url), name_of(url)
+    return topology.connect(url), name_of(url)
 
 
 def keys_from(path: Path, from_evidence: Callable[[Path], list[bytes]]) -> list[bytes]:

@@ -13,6 +13,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis as redis_py
@@ -21,10 +22,11 @@ from diag import procfs
 from diag.bundle import Door
 from diag.cache import server as cache_server
 from diag.cache.connection import Client, name_of, speaking
+from diag.cache.offline.rdb import HEADER, HEADER_BYTES
 from diag.errors import BadInput, Denied, Garbled, LlmdiagError
 from diag.live import Collecting, Patient, until_window_end
 from diag.model import Artefact, Row
-from diag.parsers import redis_files
+from diag.parsers import parquet_keys, redis_files
 from diag.parsers.key_texts import is_address
 from diag.tables import Table
 
@@ -89,14 +91,30 @@ def hint(seen: Seen) -> str:
 
 
 def recognise(name: str, head: bytes) -> bool:
-    """Loose: `redis-cli INFO` saved to a file."""
-    return b"redis_version:" in head[:4096] and b"# Server" in head[:4096]
+    """Loose: `redis-cli INFO` saved to a file, an RDB file, or the rows that `scan-cache --out` wrote."""
+    if head.startswith(parquet_keys.MAGIC):
+        return True
+    return (b"redis_version:" in head[:4096] and b"# Server" in head[:4096]) or HEADER.match(head) is not None
 
 
 def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
-    """server.jsonl, keys-N.jsonl, or a saved INFO -> rows. Raises Garbled."""
+    """server.jsonl, keys-N.jsonl, a saved INFO, an RDB file, or a Parquet file -> rows. Raises Garbled."""
     for artefact in artefacts:
-        yield from redis_files.rows(artefact)
+        if artefact.name.endswith(".jsonl"):
+            yield from redis_files.rows(artefact)
+            continue
+        with artefact.opener() as stream:
+            head = stream.read(HEADER_BYTES)
+            loose_rdb = HEADER.match(head) is not None
+            file = getattr(stream, "name", None)
+        if loose_rdb and isinstance(file, str | os.PathLike):
+            from diag.cache.offline.evidence import rows
+
+            yield from rows(Path(file), artefact)
+        elif head.startswith(parquet_keys.MAGIC):
+            yield from parquet_keys.rows(artefact)
+        else:
+            yield from redis_files.rows(artefact)
 
 
 def _urls(patient: Patient, door: Door) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pkgutil
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Protocol, TypeVar, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 from diag.decode.decoded import Array, Buffer, Decoded, Problem, Wrapper, numbers
 
@@ -92,11 +92,24 @@ def _merge(outer: Decoded, inner: list[Decoded]) -> Decoded:
         error=outer.error or next((item.error for item in inner if item.error is not None), None),
         problem=broken.problem,
         detail=inside + broken.detail,
+        root=outer.root or (None if only is None else only.root),
+        error_inside=outer.error_inside or (outer.error is None and not shell and any(item.error is not None for item in inner)),
+        hollow=outer.hollow or _all_hollow(arrays, inner),
+        blob=max((item.blob for item in (outer, *inner) if item.blob is not None), key=len, default=None),
+        announces_bytes=outer.announces_bytes or (None if only is None else only.announces_bytes),
         is_none=outer.is_none or (bare and all(item.is_none for item in inner)),
         is_empty=outer.is_empty or (bare and all(item.is_empty for item in inner)),
         needs_bytes=outer.needs_bytes,
         nested=(),
     )
+
+
+def _all_hollow(arrays: list[Array], inner: list[Decoded]) -> Literal["none", "empty"] | None:
+    """Do all values inside have a data field without data?"""
+    found = {item.hollow for item in inner}
+    if arrays or not inner or None in found:
+        return None
+    return "empty" if "empty" in found else "none"
 
 
 def _each(groups: Iterable[Iterable[T]]) -> tuple[T, ...]:

@@ -42,6 +42,8 @@ class Wrapper:
     created_at: float | None = None
     """Unix seconds, as stored; the wrapper's own word."""
     checksum: str | None = None
+    checksum_kind: str | None = None
+    """"crc32", "adler32", "digest": which function the stored checksum fits."""
     crc_ok: bool | None = None
     """Does the stored checksum fit the stored data; None = there is none, or of an unknown kind."""
 
@@ -65,9 +67,21 @@ class Decoded:
     """The value is itself an error report: an exception object, an error body."""
     problem: Problem | None = None
     detail: str = ""
+    error_inside: bool = False
+    """Not the value itself, but the data it carries is the error report."""
+    root: str | None = None
+    """What the value is, and what the first element of a list is: "dict", "list[int]"; None: not told."""
     is_none: bool = False
     is_empty: bool = False
     """No bytes, or a container or array without any element."""
+    hollow: Literal["none", "empty"] | None = None
+    """A mapping whose data field is there and holds nothing: {"embedding": null}, {"data": []}."""
+    blob: Buffer | None = None
+    """The longest run of bytes that no format explains: a raw buffer, or one inside of the value."""
+    announces_bytes: int | None = None
+    """The value describes another one, which must be this long."""
+    inflated: Buffer | None = None
+    """What a compressed value holds."""
     trailing_bytes: int = 0
     needs_bytes: int | None = None
     """If truncated: the value must be at least this long. Lets a head of a long value be judged by its length."""

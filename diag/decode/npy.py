@@ -14,6 +14,8 @@ NAME = "npy"
 ORDER = 5
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
+VERSIONS = ((1, 0), (2, 0), (3, 0))
+HEADER = re.compile(r"\{[ -~]*\} *\n?")
 
 DESCR = re.compile(r"'descr':\s*'([<>|=]?[a-zA-Z]\d*)'")
 ORDERING = re.compile(r"'fortran_order':\s*(True|False)")
@@ -25,6 +27,8 @@ def sniff(data: Buffer) -> bool:
 
 
 def decode(data: Buffer) -> Decoded:
+    if len(data) > 7 and (data[6], data[7]) not in VERSIONS:
+        return Decoded(NAME, problem="corrupt", detail=f"npy of version {data[6]}.{data[7]}")
     start = 10 if len(data) > 6 and data[6] == 1 else 12
     if len(data) < start:
         return _truncated(start)
@@ -37,6 +41,8 @@ def decode(data: Buffer) -> Decoded:
     descr, order, shape = DESCR.search(header), ORDERING.search(header), SHAPE.search(header)
     if order is None or shape is None:
         return Decoded(NAME, problem="corrupt", detail="npy header without shape or order")
+    if HEADER.fullmatch(header) is None:
+        return Decoded(NAME, problem="corrupt", detail="npy header with bytes that are no text")
     plain = descr is not None and descr[1].lstrip("<>|=")[:1] in "biufc"
     try:
         axes = tuple(int(axis.strip().rstrip("L")) for axis in shape[1].split(",") if axis.strip())

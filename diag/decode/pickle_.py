@@ -5,25 +5,25 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from diag.decode.decoded import Array, Buffer, Decoded, Problem, Wrapper
 from diag.decode.dtypes import BadArray, build, framework_name
-from diag.decode.pickle_arrays import Storages, array_of, legacy, payload
+from diag.decode.pickle_arrays import Short, Storages, array_of, legacy, payload, storage_id
 from diag.decode.pickle_machine import Machine
 from diag.decode.pickle_nodes import (
     Bag,
     Call,
     Corrupt,
+    Global,
     Node,
     Pairs,
     Persistent,
     Truncated,
     Unsupported,
 )
-from diag.decode.wrappers import data_of, wrapper_of
+from diag.decode.plain import base64_of, error_in, number_list
+from diag.decode.raw import error_of
+from diag.decode.wrappers import data_of, hollow, wrapper_of
 
 NAME = "pickle"
 ORDER = 10
@@ -33,9 +33,10 @@ MAX_DEPTH = 100
 MAX_TEXTS = 64
 MAX_TEXT = 256
 MAX_NESTED = 16
+MIN_BLOB = 64
 
 # protocol 0 and 1 have no magic: `cnumpy.core.multiarray\n_reconstruct\np0`, `(dp0`, `(lp0`, `ccopy_reg\n…`
-OLD_START = re.compile(rb"c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n[p(q]|\((?:dp|lp)\d+\n|\(i[\w.]+\n\w+\n|\}q|\]q")
+OLD_START = re.compile(rb"c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n[p(q]|\((?:dp|lp)\d+\n|\(i[\w.]+\n\w+\n|\}q|\]q|\((?:S[^\n]{0,400}\n|V[^\n]{0,400}\n|I\d+\n)+i[\w.]+\n\w+\n")
 OLD_WHOLE = re.compile(rb"N\.\Z|[ILF][-+0-9.eE]+L?\n\.\Z|[SV].*\n(?:p\d+\n)?\.\Z", re.DOTALL)
 TELLING = b"\x80\x93{[PK!\x1f\x28"  # first bytes of formats; anything else that is long is a raw buffer
 ERROR_CLASS = re.compile(r"(?:Error|Exception|Timeout|Failure|Interrupt)$")
@@ -60,7 +61,7 @@ def sniff(data: Buffer) -> bool:
     if head[:1] == b"!" and head[1:2] == b"\x80":  # cachelib's mark before a pickle
         return sniff(data[1:])
     if head[:1] == b"\x80":
-        return len(head) < 2 or head[1] <= 5
+        return len(head) < 2 or 2 <= head[1] <= 5
     return OLD_START.match(head) is not None or OLD_WHOLE.match(head) is not None
 
 
@@ -85,6 +86,11 @@ def decode(data: Buffer) -> Decoded:
     return describe(root, machine, trailing_bytes=trailing)
 
 
+def telling(data: Buffer) -> bool:
+    """May these bytes inside a value be a value themselves?"""
+    return len(data) <= MAX_TEXT or data[0] in TELLING or OLD_START.match(bytes(data[:512])) is not None
+
+
 def foreign(names: dict[str, None]) -> tuple[str, ...]:
     """Those names that are no plain data type."""
     return tuple(name for name in names if not _plain(name))
@@ -101,13 +107,26 @@ def _plain(name: str) -> bool:
 
 
 def _torch_stream(data: Buffer) -> Decoded | None:
-    """torch.save of before the zip format: several pickles in a row."""
+    """torch.save of before the zip format: several pickles in a row, then the storages."""
     try:
-        root, storages = legacy(data)
-        array = array_of(root, lambda pid: storages.get(pid.pid[2])) if isinstance(root, Call) else None
+        root, storages, names = legacy(data)
+    except Short as error:
+        return Decoded("torch", problem="truncated", detail=str(error), needs_bytes=error.needs)
     except BadArray as error:
         return Decoded("torch", problem="corrupt", detail=str(error)) if "torch storage" in str(error) else None
-    return Decoded("torch", arrays=() if array is None else (array,))
+    survey = Survey(lambda node: storages.get(storage_id(node)[0]))
+    survey.walk(root)
+    fields = _fields(root)
+    return Decoded(
+        "torch",
+        arrays=tuple(sorted(survey.arrays, key=lambda array: array.size, reverse=True)),
+        texts=tuple(survey.texts),
+        keys=tuple(list(fields)[:MAX_TEXTS]),
+        wrapper=survey.wrapper,
+        foreign=foreign(names),
+        problem="corrupt" if survey.broken else None,
+        detail=survey.broken,
+    )
 
 
 def describe(
@@ -125,11 +144,14 @@ def describe(
         keys=tuple(list(fields)[:MAX_TEXTS]),
         wrapper=survey.wrapper,
         foreign=foreign(machine.globals),
-        error=_error(root),
+        error=_error(root) or (error_in(fields) if isinstance(root, Pairs) else None),
         problem=problem,
         detail=survey.broken,
         is_none=root is None,
         is_empty=_is_empty(root),
+        root=_root(root),
+        hollow=hollow({name: payload(value) if payload(value) is not None else value for name, value in fields.items()}),
+        blob=max(survey.blobs, key=len, default=None),
         trailing_bytes=trailing_bytes,
         nested=tuple(survey.nested),
     )
@@ -139,7 +161,25 @@ def _error(root: Node) -> str | None:
     """An exception object stored as if it were an answer."""
     if isinstance(root, Call) and ERROR_CLASS.search(root.name):
         return root.name
-    return None
+    return error_of(root) if isinstance(root, str) else None
+
+
+def _root(node: Node, *, inside: bool = False) -> str:
+    """What the object is, and what the first element of a list is: "dict", "list[int]", "app.CacheItem"."""
+    match node:
+        case Call():
+            return node.name or "object"
+        case Pairs():
+            return "dict"
+        case Bag():
+            return "set"
+        case memoryview():
+            return "bytes"
+        case list() | tuple():
+            return "list" if inside else f"list[{_root(node[0], inside=True) if node else ''}]"
+        case Persistent() | Global():
+            return "object"
+    return type(node).__name__
 
 
 def _is_empty(root: Node) -> bool:
@@ -175,6 +215,7 @@ class Survey:
         self.arrays: list[Array] = []
         self.texts: list[str] = []
         self.nested: list[Buffer] = []
+        self.blobs: list[Buffer] = []
         self.wrapper: Wrapper | None = None
         self.broken = ""
 
@@ -270,36 +311,17 @@ class Survey:
         if isinstance(node, str):
             self._text(node)
             return
-        telling = len(node) <= MAX_TEXT or node[0] in TELLING or OLD_START.match(bytes(node[:512])) is not None
-        if len(node) > 1 and telling and len(self.nested) < MAX_NESTED:
+        if len(node) > 1 and telling(node) and len(self.nested) < MAX_NESTED:
             self.nested.append(node)
+        elif len(node) >= MIN_BLOB:
+            self.blobs.append(node)
 
     def _text(self, text: str) -> None:
-        if len(self.texts) < MAX_TEXTS and text:
+        binary = base64_of(text)
+        if binary is not None:
+            self._leaf(memoryview(binary))
+            return
+        if text[:1] in ("{", "[") and len(text) > 1 and len(self.nested) < MAX_NESTED:  # JSON in a pickle
+            self.nested.append(text.encode("utf-8", "replace"))
+        elif len(self.texts) < MAX_TEXTS and text:
             self.texts.append(text[:MAX_TEXT].encode("utf-8", "replace").decode())
-
-
-def number_list(node: list[Node] | tuple[Node, ...]) -> Array | None:
-    """A list of two or more floats, or a rectangle of them, as the embedding it surely is."""
-    if len(node) < 2:
-        return None
-    first = node[0]
-    if isinstance(first, (list, tuple)):
-        width = len(first)
-        if width < 2 or not all(isinstance(row, (list, tuple)) and len(row) == width for row in node):
-            return None
-        cells = [cell for row in node for cell in row] if len(node) * width <= MAX_NODES * 50 else []
-        return _of_numbers(cells, (len(node), width))
-    return _of_numbers(node, (len(node),))
-
-
-def _of_numbers(cells: Any, shape: tuple[int, ...]) -> Array | None:
-    if not cells or not all(type(cell) in (float, int) for cell in cells):
-        return None
-    if not any(type(cell) is float for cell in cells):
-        return None  # lists of whole numbers are token ids, sizes, flags: not to be judged as vectors
-    try:
-        return Array("float64", shape, np.array(cells, np.float64).reshape(shape))
-    except OverflowError:
-        return None
-

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from diag.decode.decoded import Array, Buffer
-from diag.decode.dtypes import BadArray, build, framework_name, strided
+from diag.decode.dtypes import BadArray, build, framework_name, itemsize, strided
 from diag.decode.pickle_machine import Machine
 from diag.decode.pickle_nodes import Call, Corrupt, Global, Node, Pairs, Persistent, Truncated, Unsupported
 
 PLAIN_KINDS = frozenset("biufc")
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C
+TORCH_PROTOCOL = 1001
 MAX_STORAGES = 64
 BYTE_TYPES = frozenset(
     f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray")
@@ -144,26 +145,43 @@ def storage_id(node: Persistent) -> tuple[str, str, int]:
 
 
 def _only_storage(data: Buffer) -> tuple[str, Buffer] | None:
-    root, found = legacy(data)
+    root, found, _names = legacy(data)
     if not isinstance(root, Persistent):
         return None
     return found.get(storage_id(root)[0])
 
 
-def legacy(data: Buffer) -> tuple[Node, dict[str, tuple[str, Buffer]]]:
+class Short(BadArray):
+    """The bytes end before the storages do: at least `needs` from the start."""
+
+    def __init__(self, said: str, needs: int) -> None:
+        super().__init__(said)
+        self.needs = needs
+
+
+def legacy(data: Buffer) -> tuple[Node, dict[str, tuple[str, Buffer]], dict[str, None]]:
     """torch's format before zip: five pickles, then per storage its element count and its bytes.
 
-    Returns the description of the object and the storages by key. BadArray: not that format, or cut short.
+    Returns the description of the object, the storages by key, the globals named. BadArray: not that format; Short: cut.
     """
     try:
-        at, roots = 0, []
+        at = 0
+        roots: list[Node] = []
+        named: dict[str, None] = {}
         for _ in range(5):
             machine = Machine(data, at)
             roots.append(machine.run())
+            named |= machine.globals
             at = machine.at
-    except (Truncated, Corrupt, Unsupported) as error:
+    except Truncated as error:
+        if roots and roots[0] == TORCH_MAGIC:
+            raise Short(f"torch storage: {error}", error.needs) from error
         raise BadArray(f"torch storage: {error}") from error
-    magic, _protocol, _system, root, keys = roots
+    except (Corrupt, Unsupported) as error:
+        raise BadArray(f"torch storage: {error}") from error
+    magic, protocol, _system, root, keys = roots
+    if magic == TORCH_MAGIC and protocol != TORCH_PROTOCOL:
+        raise BadArray(f"torch storage: protocol {str(protocol)[:16]}, not {TORCH_PROTOCOL}")
     if magic != TORCH_MAGIC or not isinstance(keys, list) or len(keys) > MAX_STORAGES:
         raise BadArray("not the format torch stores")
     kinds = {key: kind for key, kind, _count in map(storage_id, _persistent(root))}
@@ -173,13 +191,13 @@ def legacy(data: Buffer) -> tuple[Node, dict[str, tuple[str, Buffer]]]:
             raise BadArray("not the format torch stores")
         count = int.from_bytes(data[at : at + 8], "little")
         kind = kinds.get(key, "")
-        size = count * (np.dtype(kind).itemsize if kind not in ("", "bfloat16") else {"": 1}.get(kind, 2))
+        size = count * (itemsize(kind) if kind else 1)
         content = memoryview(data)[at + 8 : at + 8 + size]
         if len(content) != size:
-            raise BadArray(f"torch storage of {size} bytes, {len(content)} are stored")
+            raise Short(f"torch storage of {size} bytes, {len(content)} are stored", at + 8 + size)
         storages[key] = (kind, content)
         at += 8 + size
-    return root, storages
+    return root, storages, named
 
 
 def _persistent(root: Node) -> list[Persistent]:

@@ -15,7 +15,8 @@ NULLS = frozenset(
 )
 RUN = re.compile(rb"[ -~]{5,256}")
 ERROR_TEXT = re.compile(
-    r"Traceback \(most recent call last\)|<html[^>]*>\s*<head>\s*<title>\s*[45]\d\d"
+    r"upstream connect error or disconnect/reset before headers|(?:no healthy upstream|upstream request timeout|local_rate_limited)\s*\Z"
+    r"|Traceback \(most recent call last\):\s*\n|Error code: [45]\d\d - \{|(?:<!doctype html>\s*)?<html[^>]*>\s*(?:<head>\s*)?<title>\s*[45]\d\d|<html[^>]*>\s*<head>\s*<title>\s*[45]\d\d"
     r"|(?:Internal Server Error|Bad Gateway|Service Unavailable|Gateway Time-?out|Too Many Requests)\s*\Z|[A-Za-z_.]*(?:Error|Exception): ",
     re.IGNORECASE,
 )
@@ -36,17 +37,23 @@ def decode(data: Buffer) -> Decoded:
         if text and all(char.isprintable() or char.isspace() for char in text[:MAX_TEXT]):
             return text_of(text)
     runs = RUN.findall(bytes(data[:4096]))[:MAX_RUNS] if len(data) <= 4096 else []
-    return Decoded(NAME, texts=tuple(run.decode("ascii") for run in runs))
+    return Decoded(NAME, texts=tuple(run.decode("ascii") for run in runs), blob=data)
 
 
 def text_of(text: str) -> Decoded:
     """A readable value."""
     bare = text.strip()
-    found = ERROR_TEXT.match(bare)
     return Decoded(
         "text",
         texts=(bare[:MAX_TEXT],) if bare else (),
-        error=found[0].strip()[:64] if found is not None else None,
+        error=error_of(bare),
         is_none=bare.lower() in NULLS,
-        is_empty=not bare,
+        is_empty=bare in ("", '""', "''"),
+        root="text",
     )
+
+
+def error_of(text: str) -> str | None:
+    """How a text begins that is an error report and nothing else: a traceback, a proxy's page, an API client's message."""
+    found = ERROR_TEXT.match(text.strip())
+    return None if found is None else found[0].strip()[:64]

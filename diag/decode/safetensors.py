@@ -10,7 +10,7 @@ from diag.decode.decoded import Array, Buffer, Decoded
 from diag.decode.dtypes import BadArray, build
 
 NAME = "safetensors"
-ORDER = 50
+ORDER = 7
 
 MAX_HEADER = 16 << 20
 MAX_TENSORS = 4096

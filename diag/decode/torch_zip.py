@@ -33,11 +33,14 @@ def decode(data: Buffer) -> Decoded:
         cut = "not a zip file" in str(error)  # its table of contents comes last
         return Decoded(NAME, problem="truncated" if cut else "corrupt", detail=f"zip: {error}")
     except (NotImplementedError, RuntimeError, ValueError, KeyError, OSError, OverflowError, struct.error) as error:
-        return Decoded(NAME, detail=f"zip not read: {type(error).__name__}")
+        # names that are no text, encryption, compression nobody asked for: torch reads none of it either
+        return Decoded(NAME, problem="corrupt", detail=f"zip: {type(error).__name__}")
 
 
 def _read(archive: zipfile.ZipFile, size: int) -> Decoded:
     names = [info for info in archive.infolist() if info.filename.endswith("data.pkl")]
+    if len(names) != 1 and any("/data/" in info.filename or info.filename.endswith(("/byteorder", "/version")) for info in archive.infolist()):
+        return Decoded(NAME, problem="corrupt", detail="a zip of torch without its pickle")
     if len(names) != 1:
         return Decoded("zip", detail="a zip, but none that torch writes")
     (pickled,) = names
@@ -55,6 +58,8 @@ def _read(archive: zipfile.ZipFile, size: int) -> Decoded:
             raise BadArray(f"storage {key[:32]} is larger than the file")
         return kind, archive.read(info)
 
+    if sum(info.file_size for info in archive.infolist()) <= 2 * size and (bad := archive.testzip()) is not None:
+        return Decoded(NAME, problem="corrupt", detail=f"zip: checksum of {bad[:64]!r}")
     machine = Machine(archive.read(pickled))
     try:
         root = machine.run()

@@ -3,10 +3,11 @@
 import hashlib
 import zlib
 from collections.abc import Mapping
+from typing import Literal
 
 from diag.decode.decoded import Buffer, Wrapper
 
-DATA = ("data", "payload", "value", "blob", "content", "tensor", "embedding", "body")
+DATA = ("data", "payload", "value", "blob", "content", "tensor", "embedding", "body", "embeddings", "response", "vector", "features", "choices")
 VERSION = ("version", "ver", "schema_version", "format_version", "model_version", "cache_version", "v")
 CREATED = ("created_at", "created", "timestamp", "ts", "inserted_at", "stored_at", "time")
 CHECKSUM = ("checksum", "crc32", "crc", "crc_32", "digest", "sha256", "md5")
@@ -25,6 +26,7 @@ def wrapper_of(kind: str, fields: Mapping[str, object], data: Buffer | None) -> 
         version=str(version)[:64] if isinstance(version, (str, int, float)) else None,
         created_at=seconds,
         checksum=str(checksum)[:64] if isinstance(checksum, (str, int)) else None,
+        checksum_kind=None if data is None else kind_of(checksum, data),
         crc_ok=None if data is None or checksum is None else fits(checksum, data),
     )
 
@@ -32,6 +34,25 @@ def wrapper_of(kind: str, fields: Mapping[str, object], data: Buffer | None) -> 
 def data_of(fields: Mapping[str, object]) -> object:
     """The field that carries the data, or None."""
     return _first(fields, DATA)
+
+
+def hollow(fields: Mapping[str, object]) -> Literal["none", "empty"] | None:
+    """Are all fields that should carry data null, or without any element? None: one holds something, or there is none."""
+    carriers = [fields[name] for name in DATA if name in fields]
+    if len(carriers) == 1 and isinstance(carriers[0], dict) and carriers[0]:
+        return hollow(carriers[0])
+    if carriers and all(value is None for value in carriers):
+        return "none"
+    if carriers and all(value is None or (isinstance(value, (str, bytes, memoryview, list, tuple, dict)) and not value) for value in carriers):
+        return "empty"
+    return None
+
+
+def kind_of(checksum: object, data: Buffer) -> str | None:
+    """Which function this is the value of; None: of none that is known."""
+    if not fits(checksum, data):
+        return None
+    return "adler32" if isinstance(checksum, int) and checksum & 0xFFFFFFFF != zlib.crc32(data) else "crc32" if isinstance(checksum, int) else "digest"
 
 
 def fits(checksum: object, data: Buffer) -> bool | None:

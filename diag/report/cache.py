@@ -6,7 +6,7 @@ from diag.cache.keys import CacheKey, FamilyReport, ScanResult, Server
 from diag.cache.purge import Plan, PurgeResult
 from diag.cache.restore import RestoreResult
 
-FAMILY_COLUMNS = ("family", "keys", "MB", "holds", "ghosts", "reasons")
+FAMILY_COLUMNS = ("family", "keys", "MB", "holds", "TTL", "ghosts", "reasons")
 KEY_COLUMNS = ("db", "key", "bytes", "why", "purge")
 
 
@@ -22,7 +22,7 @@ def render(result: ScanResult, plan: Plan, done: PurgeResult | None, left: int |
         "families": [
             {
                 "family": f.family, "keys": f.keys, "bytes": f.bytes, "codec": f.codec, "dtype": f.dtype, "shape": f.shape,
-                "ghosts": f.ghosts, "reasons": dict(f.reasons),
+                "ttl_s": f.ttl_s, "ghosts": f.ghosts, "reasons": dict(f.reasons), "known": f.known, "protected": f.protected,
             }
             for f in result.families
         ],
@@ -39,8 +39,13 @@ def warnings(result: ScanResult, plan: Plan, done: PurgeResult | None = None, le
     if result.unknown:
         found.append(f"{result.unknown} keys were not judged: too few siblings, or no string")
     found += plan.refusals
+    if plan.guarded:
+        found.append(f"{plan.guarded} keys belong to protected families and stay; --force takes them, too")
     if done is not None and done.error is not None:
         found.append(f"the purge stopped early: {done.error}")
+    if done is not None:
+        found += done.notes
+        found += [] if done.audit is None else [f"the log of the purge is {done.audit}"]
     if left:
         found.append(f"{left} of the purged keys are ghosts now: kept, or written anew")
     return found
@@ -90,9 +95,20 @@ def family_row(family: FamilyReport) -> Mapping[str, object]:
     """For FAMILY_COLUMNS."""
     return {
         "family": family.family, "keys": family.keys, "MB": f"{family.bytes / 1e6:.2f}",
-        "holds": " ".join(filter(None, (family.codec or "?", family.dtype, family.shape))), "ghosts": family.ghosts,
+        "holds": " ".join(filter(None, (family.codec or "?", family.dtype, family.shape, "(protected)" if family.protected else None))),
+        "TTL": _span(family.ttl_s), "ghosts": family.ghosts,
         "reasons": ", ".join(f"{name} {count}" for name, count in family.reasons.items()) or "-",
     }
+
+
+def _span(seconds: float | None) -> str:
+    """45 s, 23 h, 30 d; of a family whose keys never expire a dash."""
+    if seconds is None:
+        return "-"
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def key_row(item: CacheKey, plan: Plan) -> Mapping[str, object]:

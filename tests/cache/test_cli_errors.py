@@ -15,6 +15,7 @@ from diag.cache.connection import connect
 from diag.cache.order import with_credentials
 from diag.errors import BadInput, LlmdiagError
 from tests.cache.cli import PURGE, at_terminal, ended, run, run_all, start
+from tests.cache.proxy import Command, Proxy
 from tests.cache.test_cli import valid
 from tests.cache.world import SOUND, fill
 from tests.live.run import Said
@@ -194,16 +195,18 @@ def test_a_server_that_dies_between_plan_and_purge(start_server: Callable[..., A
 
 
 def test_a_server_that_dies_between_backup_and_delete(start_server: Callable[..., Any], tmp_path: Path) -> None:
-    """It lets writes wait, so that the purge stands before its first delete when the server goes."""
+    """It goes when the first delete reaches it; the backup is on disk by then."""
     doomed = start_server()
-    client = doomed.client()
-    fill(client, 2)
-    client.client_pause(30_000, all=False)
-    process = start("scan-cache", doomed.url, *PURGE, "-f", "json", "--backup", "b.jsonl", cwd=tmp_path)
-    while not any(item["cmd"] == "eval" for item in client.client_list() if item["name"] == "llmdiag"):
-        assert process.poll() is None
-    doomed.process.kill()
-    said = ended(process)
+    fill(doomed.client(), 2)
+
+    def die(number: int, command: Command) -> None:
+        if command[0] == b"EVAL" and command[1] != b"return 0":
+            doomed.process.kill()
+            doomed.process.wait()
+
+    proxy = Proxy(doomed.port, before=die)
+    said = ended(start("scan-cache", proxy.url, *PURGE, "-f", "json", "--backup", "b.jsonl", cwd=tmp_path))
+    proxy.close()
     found = valid(said.json)
     assert said.code == 2 and "stopped early" in said.err and found["purge"]["failed"] == 2 and found["purge"]["backup"] == "b.jsonl"
     assert len((tmp_path / "b.jsonl").read_text().splitlines()) == 3
@@ -228,4 +231,4 @@ def test_a_user_without_rights_is_told_which(server: Any, tmp_path: Path) -> Non
     assert "db 0: unknown keys" in said["noinfo"].out.splitlines()[0]
     assert said["noscan"].code == 2 and "scan" in said["noscan"].err
     assert said["nounlink"].code == 2 and "unlink" in said["nounlink"].err.lower()
-    assert valid(said["nounlink"].json)["purge"]["failed"] == 2 and admin.dbsize() == SOUND + 2
+    assert said["nounlink"].out == "" and admin.dbsize() == SOUND + 2 and list(tmp_path.iterdir()) == [], said["nounlink"]

@@ -5,7 +5,9 @@ import json
 import pickle
 import resource
 import signal
+import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diag.cache import backup
+from diag.cache import audit, backup
 from tests.cache.cli import PURGE, at_terminal, ended, run, start
+from tests.cache.proxy import DROP, Command, Proxy
 from tests.cache.servers import on_every_server
 from tests.cache.test_cli import valid
 from tests.cache.world import SOUND, differences, fill, keyspace, sound
@@ -38,7 +41,9 @@ def test_a_purge_deletes_exactly_the_ghosts_and_restore_undoes_it(server: Any, t
     }  # fmt: skip
     assert before.keys() - keyspace(client).keys() == {*((0, name) for name in names), (2, b"emb:\xff\xfe")}
     saved = tmp_path / found["purge"]["backup"]
-    assert [*tmp_path.iterdir()] == [saved] and saved.stat().st_mode & 0o777 == 0o600
+    log = tmp_path / f"{saved.stem}.audit.jsonl"
+    assert {*tmp_path.iterdir()} == {saved, log} and {path.stat().st_mode & 0o777 for path in (saved, log)} == {0o600}
+    assert audit.verify(log) == 1 + 5 + 1
     assert run("scan-cache", server.url, cwd=tmp_path).code == 0
     back = run("restore-cache", str(saved), server.url, "-f", "json", cwd=tmp_path)
     assert back.code == 0 and valid(back.json) == {"schema": "llmdiag.restore/1", "restored": 5, "kept_newer": 0, "expired": 0, "failed": []}
@@ -63,7 +68,7 @@ def test_a_person_is_asked_and_obeyed(server: Any, tmp_path: Path, answer: str, 
     assert screen.index("emb:img900000") < screen.index("Delete 2 keys")
     assert server.client().dbsize() == SOUND + left
     assert ("2 deleted" in screen) == (left == 0) and ("nothing was deleted" in screen) == (left == 2)
-    assert len(list(tmp_path.iterdir())) == (1 if left == 0 else 0)
+    assert len(list(tmp_path.iterdir())) == (2 if left == 0 else 0)  # the backup and its log
 
 
 def test_soft_keys_go_only_by_the_reason_that_is_named(server: Any, tmp_path: Path) -> None:
@@ -184,20 +189,94 @@ def test_restore_keeps_what_is_newer_and_names_what_is_damaged(server: Any, tmp_
     assert said.code == 2 and f"{Path(__file__).name}:1" in said.err
 
 
-def test_ctrl_c_in_the_middle_says_what_is_gone(server: Any, tmp_path: Path) -> None:
-    """After the backup, before the answer to the first delete: the server is told to let writes wait."""
+def test_ctrl_c_stops_after_the_batch_that_is_under_way(server: Any, tmp_path: Path) -> None:
+    """Pressed while the server works at the first of six: its answer is awaited and counted, no second one is sent."""
+    client = server.client()
+    fill(client, 60, healthy=600)
+    before = keyspace(client)
+    running: list[subprocess.Popen[str]] = []
+    deletes: list[int] = []
+    ready = threading.Event()
+
+    def press(number: int, command: Command) -> None:
+        if command[0] == b"EVAL" and command[1] != b"return 0":
+            deletes.append(number)
+            if len(deletes) == 1:
+                ready.wait(20)
+                running[0].send_signal(signal.SIGINT)
+                while int(Path(f"/proc/{running[0].pid}/status").read_text().partition("SigPnd:")[2].split()[0], 16):
+                    pass  # not delivered yet
+
+    proxy = Proxy(server.port, after=press)
+    running.append(start("scan-cache", proxy.url, *PURGE, "--rate", "1000", "--backup", "b.jsonl", cwd=tmp_path))
+    ready.set()
+    said = ended(running[0])
+    proxy.close()
+    assert said.code == 2 and "interrupted" in said.err and "10 deleted" in said.out and "50 failed" in said.out, said
+    assert "undo: llmdiag restore-cache b.jsonl" in said.out and len(deletes) == 1
+    assert client.dbsize() == len(before) - 10
+    assert run("restore-cache", "b.jsonl", server.url, cwd=tmp_path).code == 0
+    assert differences(before, keyspace(client)) == []
+
+
+def test_a_server_that_takes_no_writes_is_said_to_and_ctrl_c_ends_the_wait(server: Any, tmp_path: Path) -> None:
+    """Writes are paused, as in a fail-over: seen before anything is written anywhere."""
     client = server.client()
     fill(client, 4)
-    before = keyspace(client)
     client.client_pause(30_000, all=False)
     try:
         process = start("scan-cache", server.url, *PURGE, "--backup", "b.jsonl", cwd=tmp_path)
-        while not any(item["cmd"] == "eval" for item in client.client_list() if item["name"] == "llmdiag"):
+        while not any(item["cmd"] == "unlink" for item in client.client_list() if item["name"] == "llmdiag"):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         said = ended(process)
     finally:
         client.client_unpause()
-    assert said.code == 2 and "interrupted" in said.err and "undo: llmdiag restore-cache b.jsonl" in said.out
+    assert said.code == 2 and "interrupted: nothing was deleted" in said.err, said
+    assert client.dbsize() == SOUND + 4 and list(tmp_path.iterdir()) == []
+
+
+@on_every_server
+def test_a_server_that_dies_in_the_middle(server: Any, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    """With an append-only file: when it is back, a restore makes it what it was."""
+    doomed = start_server("--appendonly", "yes", "--appendfsync", "always", binary=server.binary)
+    fill(doomed.client(), 60, healthy=600)
+    before = keyspace(doomed.client())
+    deletes: list[int] = []
+
+    def end(number: int, command: Command) -> object:
+        if command[0] == b"EVAL" and command[1] != b"return 0":
+            deletes.append(number)
+            if len(deletes) == 3:
+                doomed.process.kill()
+                doomed.process.wait()
+                return DROP
+        return None
+
+    proxy = Proxy(doomed.port, after=end)
+    said = run("scan-cache", proxy.url, *PURGE, "--rate", "1000", "--backup", "b.jsonl", "-f", "json", cwd=tmp_path)
+    proxy.close()
+    found = valid(said.json)
+    assert said.code == 2 and "the purge stopped early" in said.err and "cannot be reached" in said.err, said
+    assert (found["purge"]["deleted"], found["purge"]["failed"]) == (20, 40)
+    log = [json.loads(line) for line in (tmp_path / "b.audit.jsonl").read_text().splitlines()]
+    assert Counter(line["result"] for line in log if "result" in line) == {"deleted": 20, "unknown": 10}
+    again = start_server("--appendonly", "yes", "--dir", str(doomed.unix.parent), binary=server.binary)
+    assert 0 < len(before) - again.client().dbsize() <= 30
+    assert run("restore-cache", "b.jsonl", again.url, cwd=tmp_path).code == 0
+    assert differences(before, keyspace(again.client())) == []
+    again.process.kill()
+
+
+def test_a_disk_that_fills_up_while_keys_go(server: Any, tmp_path: Path) -> None:
+    """The backup fits, its log does not: what is gone is in the backup, and the rest stays."""
+    client = server.client()
+    fill(client, 60, healthy=600)
+    before = keyspace(client)
+    process = start("scan-cache", server.url, *PURGE, "--rate", "1000", "--backup", "b.jsonl", cwd=tmp_path)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (14_000, 14_000))
+    said = ended(process)
+    assert said.code == 2 and "the audit log b.audit.jsonl cannot be written" in said.err, said
+    assert 0 < len(before) - client.dbsize() < 60
     assert run("restore-cache", "b.jsonl", server.url, cwd=tmp_path).code == 0
     assert differences(before, keyspace(client)) == []

@@ -16,7 +16,7 @@ import redis
 
 from diag.cache import backup
 from diag.cache.keys import CacheKey
-from diag.cache.purge import Plan, plan, purge
+from diag.cache.purge import Options, Plan, plan, purge
 from diag.cache.restore import restore
 from diag.cache.server import connect, scan
 from diag.errors import BadInput, CannotConnect, Denied, LlmdiagError
@@ -232,12 +232,28 @@ def test_without_the_right_to_delete_nothing_is_lost(server: Any, tmp_path: Path
     _, what = planned(server)
     admin.execute_command("ACL", "SETUSER", "noun", "on", ">pw", "~*", "+@all", "-unlink", "-del")
     try:
-        done = purge(connect(f"redis://noun:pw@127.0.0.1:{server.port}/0"), what, tmp_path / "n.jsonl")
+        with pytest.raises(Denied, match="UNLINK") as error:
+            purge(connect(f"redis://noun:pw@127.0.0.1:{server.port}/0"), what, tmp_path / "n.jsonl")
     finally:
         admin.execute_command("ACL", "DELUSER", "noun")
-    assert (done.deleted, done.failed) == (0, 3)
-    assert done.error is not None and "unlink" in done.error.lower()
-    assert admin.dbsize() == SOUND + 3
+    assert "ACL SETUSER noun +unlink" in error.value.hint and "--use-del" in error.value.hint
+    assert admin.dbsize() == SOUND + 3 and list(tmp_path.iterdir()) == []
+
+
+@on_every_server
+def test_del_only_when_a_person_says_so(server: Any, tmp_path: Path) -> None:
+    admin = server.client()
+    fill(admin, 3)
+    _, what = planned(server)
+    admin.execute_command("ACL", "SETUSER", "noun", "on", ">pw", "~*", "+@all", "-unlink")
+    reader = connect(f"redis://noun:pw@127.0.0.1:{server.port}/0")
+    try:
+        with pytest.raises(Denied, match="UNLINK"):
+            purge(reader, what, tmp_path / "n.jsonl")
+        done = purge(reader, what, tmp_path / "n.jsonl", options=Options(use_del=True))
+    finally:
+        admin.execute_command("ACL", "DELUSER", "noun")
+    assert done.deleted == 3 and admin.dbsize() == SOUND and any("DEL" in note for note in done.notes)
 
 
 @on_every_server

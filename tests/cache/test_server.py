@@ -275,7 +275,7 @@ def test_all_databases_types_and_names_are_seen(server: Any) -> None:
     rows: list[CacheKey] = []
     found = scan(connect(server.url), server.target, each=rows.append)
     assert [(row.db, row.name) for row in found.ghosts] == [(3, b"e:" + digest("zero"))]
-    assert {(row.codec, row.verdict) for row in rows if row.key == "h:1"} == {("redis-hash", "unknown")}
+    assert {(row.codec, row.verdict) for row in rows if row.key == "h:1"} == {("hash", "unknown")}
     (binary,) = [row for row in rows if row.key is None]
     assert (binary.key_hex, binary.family) == (b"bin:\xff\x00\xfe".hex(), "bin:<bin>")
     assert found.server.role == "master" and found.server.databases == {0: 2, 3: 31}
