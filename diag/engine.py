@@ -58,6 +58,7 @@ def diagnose(evidence: Evidence, rules: Sequence[Rule], context: Mapping[str, st
         subject=subject,
         collect_hints=evidence.hints,
         folded=folded,
+        explained=tuple(r for r in matched if r.rule in hidden),
     )
 
 

@@ -158,3 +158,5 @@ class Diagnosis:
     """Table -> exact command that would collect it."""
     folded: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Cause -> matched symptom rules folded under it."""
+    explained: tuple[RuleResult, ...] = ()
+    """Those symptoms: matched, and not findings of their own."""

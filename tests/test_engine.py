@@ -6,6 +6,7 @@ import pytest
 from diag import engine
 from diag.errors import RuleError, SqlError
 from diag.model import SignalResult, SignalState, Verdict
+from diag.report import explain
 from diag.rules import ActionTemplate, Rule, RuleTest, Runbook, Signal
 from tests.conftest import MakeCase
 
@@ -185,6 +186,10 @@ def test_symptoms_fold_under_their_cause(make_case: MakeCase) -> None:
     for found in (by_cause, by_symptom):
         assert [item.rule for item in found.findings] == ["cause"]
         assert found.folded["cause"] == ("symptom",)
+        assert [item.rule for item in found.explained] == ["symptom"]
+        explained = explain.facts(found, "symptom")
+        assert explained is not None
+        assert (explained["folded_under"], explained["verdict"], len(explained["signals"])) == ("cause", "likely", 1)  # type: ignore[arg-type]
 
 
 def test_the_connection_is_locked(make_case: MakeCase, tmp_path: object) -> None:
