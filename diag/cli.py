@@ -332,7 +332,7 @@ def _rendered(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> str:
             document["captures"] = [json_.render(diagnosis) for diagnosis in diagnoses]
         return json.dumps(document, default=str) + "\n"
     if form == "md":
-        return "\n".join(markdown.render(diagnosis) for diagnosis in diagnoses)
+        return markdown.render_all(diagnoses)
     return "".join(text.render(diagnosis, full=full).plain for diagnosis in diagnoses)
 
 

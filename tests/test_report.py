@@ -334,6 +334,13 @@ def test_a_report_that_is_too_long_says_so() -> None:
     assert shown.count("```") % 2 == 0
 
 
+def test_several_captures_share_the_room_of_one_report() -> None:
+    big = diagnosis("matched", replace(of_many(60, "word " * 120), runbook={"fix": "\n".join(f"{n}. `{'x' * 500}`" for n in range(80))}))
+    shown = markdown.render_all([big] * 4)
+    assert len(shown) <= markdown.MAX_CHARS + 4
+    assert shown.count("**Cut:** the whole report has") == 4
+
+
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_json_keeps_its_contract(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(json_.schema())
