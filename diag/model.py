@@ -140,6 +140,8 @@ class Collected:
     table_name: str
     status: str
     reason: str | None = None
+    origin: Mapping[str, object] = field(default_factory=dict, compare=False)
+    """bundle, host and capture it was looked at in; empty where no source has the table."""
 
 
 @dataclass(frozen=True)
