@@ -7,8 +7,10 @@ Layout: `manifest.json` + `artefacts/<collector>/<name>` in a zip of mode 0600. 
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import os
+import shlex
 import time
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -25,6 +27,10 @@ from diag.model import Artefact
 from diag.redact import Redactor, UndecodableArtefact
 
 
+class Occupied(BundleError):
+    """There is something already where the bundle should go."""
+
+
 class Writer:
     """An open bundle folder. Everything that enters is redacted before it touches the disk."""
 
@@ -35,39 +41,41 @@ class Writer:
         self._written: list[_Written] = []
         self._learnt = dict(redactor.counts)
         self._started = time.monotonic()
+        self.failed = False
+        """The place cannot be written any more (its disk is full): what comes now is dropped in silence, it was said once."""
+        self._journal = _new_journal(folder)
         try:
-            folder.mkdir(mode=0o700, parents=False)
-            (folder / "artefacts").mkdir(mode=0o700)
-            descriptor = os.open(folder / "manifest.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            raise BundleError(
-                f"cannot write the bundle to {folder}: {error.strerror}",
-                hint="name a writable place with -o FILE; nothing was collected yet",
-            ) from error
-        self._journal = os.fdopen(descriptor, "w", encoding="utf-8")
-        self.log(
-            "open", schema=manifests.SCHEMA, tool_version=__version__, host=redactor.json(dict(host)),
-            target=redactor.json(dict(target)), started_at=manifests.utc_now(), redaction=redactor.enabled,
-        )
+            self.log(
+                "open", schema=manifests.SCHEMA, tool_version=__version__, host=redactor.json(dict(host)),
+                target=redactor.json(dict(target)), started_at=manifests.utc_now(), redaction=redactor.enabled,
+            )
+        except BundleError as error:
+            _remove_tree(folder)
+            raise BundleError(error.message, hint="name another place with -o FILE; nothing was collected yet") from error
 
     def log(self, event: str, **facts: object) -> None:
-        """Append one flushed line to the journal of the bundle."""
-        self._journal.write(json.dumps({"event": event, **facts}, sort_keys=True) + "\n")
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
+        """Append one flushed line to the journal of the bundle. Raises BundleError the first time that it cannot."""
+        if self.failed:
+            return
+        line = json.dumps({"event": event, **facts}, sort_keys=True).encode("utf-8") + b"\n"
+        try:
+            while line:  # a disk that fills up takes a part of it first
+                line = line[self._journal.write(line) or 0 :]
+            os.fsync(self._journal.fileno())
+        except OSError as error:
+            raise self._failure(self.folder / "manifest.jsonl", error) from error
 
     def add(self, collector: str, name: str, data: bytes, redactions: int) -> None:
-        """Write one finished, already redacted artefact and its journal line."""
+        """Write one finished, already redacted artefact and its journal line. Raises BundleError the first time that it cannot."""
+        if self.failed:
+            return
         path = manifests.safe_member(f"artefacts/{collector}/{self.redactor.name(name)}")
         place = self.folder / path
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-                stream.write(data)
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write_new(place, data)
         except OSError as error:
-            raise BundleError(
-                f"cannot write {place}: {error.strerror}", hint=f"what was collected so far is in {self.folder}",
-            ) from error
+            raise self._failure(place, error) from error
         self._written.append(_Written(place, str(path), collector, redactions, self.redactor.known))
         self._log_artefact(self._written[-1], data)
 
@@ -87,6 +95,13 @@ class Writer:
     def abandon(self) -> None:
         """Leave the folder as it is: an interrupted bundle that can still be analysed."""
         self._journal.close()
+
+    def _failure(self, place: Path, error: OSError) -> BundleError:
+        self.failed = True
+        return BundleError(
+            f"cannot write {place}: {error.strerror}",
+            hint=f"make room, or name another place with -o FILE; what was collected so far: llmdiag analyze {shlex.quote(str(self.folder))}",
+        )
 
     def close(self, archive: Path) -> Path:
         """Zip the folder to `archive` (0600, atomic) and remove it. Returns the archive."""
@@ -109,11 +124,10 @@ class Writer:
             with contextlib.suppress(OSError):
                 partial.unlink()
             raise BundleError(
-                f"cannot write {archive}: {error.strerror}", hint=f"the evidence is safe: llmdiag analyze {self.folder}",
+                f"cannot write {archive}: {error.strerror}", hint=f"the evidence is safe: llmdiag analyze {shlex.quote(str(self.folder))}",
             ) from error
         _remove_tree(self.folder)
         return archive
-
 
     def _sweep_again(self) -> None:
         """What only a late artefact called a secret is taken out of the earlier ones too."""
@@ -126,9 +140,13 @@ class Writer:
             if clean == data:
                 continue
             partial = item.place.with_name(item.place.name + ".part")
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-                stream.write(clean)
-            partial.replace(item.place)
+            try:
+                _write_new(partial, clean)
+                partial.replace(item.place)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    partial.unlink()
+                raise self._failure(item.place, error) from error
             more = sum(self.redactor.counts.values()) - before
             self._log_artefact(dataclasses.replace(item, redactions=item.redactions + more), clean)
 
@@ -142,6 +160,34 @@ class _Written:
     collector: str
     redactions: int
     known: int
+
+
+def _new_journal(folder: Path) -> io.FileIO:
+    """The folder of a bundle, made, and its empty journal: unbuffered, so that nothing is left to write later. Raises Occupied, BundleError."""
+    try:
+        folder.mkdir(mode=0o700, parents=False)
+    except FileExistsError as error:
+        raise Occupied(f"{folder} exists already", hint="name another file with -o; nothing was collected yet") from error
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+    try:
+        (folder / "artefacts").mkdir(mode=0o700)
+        return io.FileIO(os.open(folder / "manifest.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600), "a")
+    except OSError as error:
+        _remove_tree(folder)
+        raise _not_writable(folder, error) from error
+
+
+def _not_writable(folder: Path, error: OSError) -> BundleError:
+    return BundleError(
+        f"cannot write the bundle to {folder}: {error.strerror}", hint="name a writable place with -o FILE; nothing was collected yet",
+    )
+
+
+def _write_new(place: Path, data: bytes) -> None:
+    """A file that was not there, for its owner only."""
+    with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(data)
 
 
 def _swept(name: str, data: bytes, redactor: Redactor) -> bytes:

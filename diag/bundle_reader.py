@@ -17,7 +17,8 @@ from diag.model import Artefact
 
 MAX_MEMBERS = 20_000
 MAX_TOTAL_BYTES = 2 << 30
-MAX_RATIO = 400
+MAX_RATIO, FREE_BYTES = 400, 64 << 20
+"""What is small may be packed as tightly as it likes: a log that repeats one line is what incidents look like."""
 
 
 class Bundle:
@@ -75,13 +76,16 @@ def _check_members(path: Path, infos: list[zipfile.ZipInfo]) -> None:
         raise BundleError(f"{path} has {len(infos)} members, more than {MAX_MEMBERS}", hint="this is not a bundle that llmdiag wrote")
     if len({info.filename for info in infos}) != len(infos):
         raise BundleError(f"{path} has two members of one name", hint="this is not a bundle that llmdiag wrote")
-    if sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
+    total = sum(info.file_size for info in infos)
+    if total > MAX_TOTAL_BYTES:
         raise BundleError(f"{path} unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB", hint="this is not a bundle that llmdiag wrote")
+    if total > FREE_BYTES and total > MAX_RATIO * sum(info.compress_size for info in infos):
+        raise BundleError(f"{path} unpacks to {total} bytes, more than {MAX_RATIO} times its size", hint="this is not a bundle that llmdiag wrote")
     for info in infos:
         manifests.safe_member(info.filename)
         if stat.S_ISLNK(info.external_attr >> 16) or info.flag_bits & 1:
             raise BundleError(f"{path}: {info.filename} is a link or encrypted", hint="this is not a bundle that llmdiag wrote")
-        if info.file_size > manifests.MAX_MEMBER_BYTES or (info.file_size > 1 << 20 and info.file_size > MAX_RATIO * max(info.compress_size, 1)):
+        if info.file_size > manifests.MAX_MEMBER_BYTES:
             raise BundleError(f"{path}: {info.filename} unpacks to {info.file_size} bytes", hint="this is not a bundle that llmdiag wrote")
 
 

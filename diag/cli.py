@@ -3,7 +3,7 @@
 Heavy imports happen inside the commands, so that `--help` stays fast.
 """
 
-import io
+import errno
 import json
 import os
 import signal
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 EXIT = {"clear": 0, "matched": 1, "inconclusive": 3}
 ERROR = 2
+INTERRUPTED = 130
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
 DATE = click.option("--date", metavar="YYYY[-MM-DD]", help="When loose logs that print no year begin.")
@@ -42,11 +43,15 @@ def cli() -> None:
     llmdiag report PATH       a runbook report to attach to a ticket
     llmdiag scan-cache        find ghost keys in Redis or Valkey
     """
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise BadInput("the current folder was deleted", hint="cd to one that exists, and try again") from error
 
 
 @cli.command()
 @click.argument("pid", type=int)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle (.zip).")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write the bundle: a .zip file, or a folder for one.")
 @click.option("--window", "window_s", type=click.FloatRange(0.5, 600), default=5.0, show_default=True, help="Sampling window in seconds.")
 @click.option("--samples", type=click.IntRange(2, 100), default=5, show_default=True, help="Stack samples in the window.")
 @click.option("--locals", "locals_", type=click.Choice(["keys", "all", "off"]), default="keys", show_default=True, help="Local variables to read.")
@@ -87,18 +92,23 @@ def snapshot(pid: int, output: Path | None, form: str, rules_dir: Path | None, d
     if dry_run:
         _print_plan(pid, options, form)
         return
-    archive = output if output is not None else Path(f"{snapshot.default_name(pid)}.zip")
+    named = output is not None and not output.is_dir()
+    archive = output if output is not None and named else (output or Path()) / f"{snapshot.default_name(pid)}.zip"
     if archive.suffix != ".zip":
         archive = archive.with_name(archive.name + ".zip")
-    threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
-    with terminal.progress(f"snapshot of pid {pid}") as progress:
-        bundle, interrupted = snapshot.take(
-            pid, options, archive, collectors, redactor=Redactor(enabled=not no_redact), progress=progress,
-            strict=os.environ.get("LLMDIAG_STRICT") == "1",
-        )
-        progress("analysing", 1.0)
-        diagnoses = _analyse([bundle], rules_dir)
+    warm_up = threading.Thread(target=_warm_up, name="warm-up", daemon=True)
+    warm_up.start()
+    try:
+        with terminal.progress(f"snapshot of pid {pid}") as progress:
+            bundle, interrupted = snapshot.take(
+                pid, options, archive, collectors, redactor=Redactor(enabled=not no_redact), progress=progress,
+                strict=os.environ.get("LLMDIAG_STRICT") == "1", numbered=not named,
+            )
+    finally:
+        warm_up.join()  # imports that the exit cuts off would end with a traceback of their own
     terminal.note(f"bundle: {bundle}" + (" (stopped early, this is what there is)" if interrupted else ""))
+    with terminal.progress("analysing"):
+        diagnoses = _analyse([bundle], rules_dir)
     _show(diagnoses, form, full=False)
     _leave(diagnoses)
 
@@ -126,7 +136,7 @@ def analyze(paths: tuple[Path, ...], explain: str | None, date: str | None, tz: 
 
 @cli.command()
 @PATHS
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report to this file.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to this file.")
 @DATE
 @ZONE
 @RULES
@@ -150,7 +160,7 @@ def report(paths: tuple[Path, ...], output: Path | None, date: str | None, tz: s
 @PATHS
 @click.argument("sql")
 @terminal.format_option("text", "csv", "parquet", "json")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write (needed for parquet).")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write (needed for parquet).")
 def query(paths: tuple[Path, ...], sql: str, form: str, output: Path | None) -> None:
     """One SELECT over the evidence tables (at most 1,000 rows); `schema` lists the tables."""
     from diag import jail
@@ -160,12 +170,14 @@ def query(paths: tuple[Path, ...], sql: str, form: str, output: Path | None) -> 
     answer = jail.query(paths, sql)
     if answer.more:
         terminal.note(f"{jail.MAX_ROWS} rows and more; narrow the query to see the rest")
-    if form == "text" and output is None:
-        terminal.rows(answer.columns, answer.rows)
+    if form == "text":
+        terminal.rows(answer.columns, answer.rows, null="NULL", output=output)
+        if not answer.rows and output is None:
+            terminal.out_line("0 rows")
         return
     import pandas as pd
 
-    frame = pd.DataFrame(answer.rows, columns=answer.columns)
+    frame = pd.DataFrame(answer.rows, columns=answer.columns, dtype=object)  # otherwise a NULL makes 1 into 1.0
     match form:
         case "parquet":
             _save_parquet(frame, output)
@@ -229,9 +241,13 @@ def rules_show(rule: str, folder: Path | None) -> None:
     from diag import rules
 
     place = (folder or rules.shipped()) / f"{rule}.toml"
-    if not place.is_file():
-        raise BadInput(f"no rule {rule!r}", hint="llmdiag rules list shows them")
-    terminal.out(place.read_text(encoding="utf-8"))
+    try:
+        text = place.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadInput(f"no rule {rule!r}", hint="llmdiag rules list shows them") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read {place}: {error}", hint="a rule is a UTF-8 TOML file") from error
+    terminal.out(text)
 
 
 @rules_group.command("test")
@@ -262,12 +278,25 @@ def demo(rule: str, no_ghost: bool, keep: Path | None, dry_purge: bool) -> None:
     from diag import demo as demos
 
     name = demos.find(rule)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ERROR))  # so that the labs are ended too
+    _end_well_on(signal.SIGTERM, signal.SIGHUP)
     console = terminal.console()
     for number, step in enumerate(demos.run(name, demos.Settings(ghost=not no_ghost, purge=not dry_purge, keep=keep)), 1):
         console.print(f"[bold cyan]{number:>2}[/bold cyan] [bold]{_markup(step.title)}[/bold]")
         for line in step.seen.splitlines():
             console.print(f"   {line}", markup=False, soft_wrap=True)
+
+
+def _end_well_on(*signals: signal.Signals) -> None:
+    """The first of them unwinds, so that labs, servers and folders go too; further ones do not disturb that."""
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup stays nohup
+
+    def leave(*_: object) -> None:
+        for number in heard:
+            signal.signal(number, signal.SIG_IGN)
+        sys.exit(ERROR)
+
+    for number in heard:
+        signal.signal(number, leave)
 
 
 def _warm_up() -> None:
@@ -332,7 +361,7 @@ def _rendered(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> str:
             document["captures"] = [json_.render(diagnosis) for diagnosis in diagnoses]
         return json.dumps(document, default=str) + "\n"
     if form == "md":
-        return "\n".join(markdown.render(diagnosis) for diagnosis in diagnoses)
+        return markdown.render_all(diagnoses)
     return "".join(text.render(diagnosis, full=full).plain for diagnosis in diagnoses)
 
 
@@ -406,20 +435,48 @@ cli.add_command(restore_cache)
 
 
 def main() -> None:
-    """Entry point: every expected error becomes two lines on stderr and exit code 2."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a Latin-1 terminal, or a file name that is no text, is no reason to crash
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """Entry point: every expected error becomes two lines on stderr and exit code 2; Ctrl-C is 130."""
+    terminal.steady_streams()
     try:
-        cli.main(standalone_mode=True)
+        code = _run()
+        sys.stdout.flush()
+    except terminal.OutputLost as error:
+        terminal.silence(sys.stdout)
+        code = ERROR
+        if error.args[0] != errno.EPIPE:
+            terminal.note(f"error: cannot write the output: {error.args[1]}\n  free some space, or send it elsewhere")
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The command of the command line, and its exit code."""
+    try:
+        code = cli.main(standalone_mode=False)  # a number after --help and --version, else None
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # click takes it for a lost stdout and says 1: "matched"
+            terminal.note("error: a connection was closed while something was sent through it\n  try again")
+            return ERROR
+        code = left.code
     except LlmdiagError as error:
         terminal.note(f"error: {terminal.printable(str(error))}")
-        sys.exit(ERROR)
+        return ERROR
+    except click.ClickException as error:
+        return _usage(error)
+    except (click.Abort, KeyboardInterrupt):
+        terminal.note("interrupted")
+        return INTERRUPTED
     except MemoryError:
         terminal.note("error: the evidence needs more memory than this process may have\n  give less of it at a time, or raise the limit")
-        sys.exit(ERROR)
-    except BrokenPipeError:
-        sys.exit(ERROR)
+        return ERROR
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: click.ClickException) -> int:
+    try:
+        error.show()
+    except OSError:  # stderr is full or gone
+        terminal.silence(sys.stderr)
+    return ERROR
 
 
 if __name__ == "__main__":

@@ -7,21 +7,27 @@ nothing planted the demo ends clear, and a purge that does not delete makes it f
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diag import labs, rules
+from diag import labs, rules, tether
 from diag.errors import BadInput, LlmdiagError
 
 WORKERS = 2
 ANSWER_S = 30.0
+FREE_S, ROUNDS = 15.0, 3
+"""How long a purge may take to free the workers, and how often it is looked again when one of them was missed."""
 LAB_NEEDS = ("aiohttp", "cachetools")
+BUNDLE = "demo-incident.zip"
+KEPT = ("demo-incident*", "purged-*.jsonl")
+"""What a demo leaves in the folder of --keep, the half bundle of an interrupted one included."""
 
 
 class DemoFailed(LlmdiagError):
@@ -56,17 +62,33 @@ def find(name: str) -> str:
 
 
 def run(rule: str, settings: Settings) -> Iterator[Step]:
-    """The steps of a demo, as they happen. Raises DemoFailed; leaves no process behind."""
+    """The steps of a demo, as they happen. Raises DemoFailed, BadInput before anything is started; leaves no process behind."""
+    if settings.keep is not None and (old := [path for pattern in KEPT for path in settings.keep.glob(pattern)]):
+        raise BadInput(f"{old[0]} is there already", hint="name another folder with --keep, or move it away")
     if missing := [name for name in LAB_NEEDS if importlib.util.find_spec(name) is None]:
         raise DemoFailed(f"the lab needs {' and '.join(missing)}", hint="pip install 'llmdiag[demo]' brings what a demo needs")
     with tempfile.TemporaryDirectory(prefix="llmdiag-demo-") as folder:
-        yield from DEMOS[rule](Path(folder), settings)
+        try:
+            yield from DEMOS[rule](Path(folder), settings)
+        except DemoFailed as error:
+            raise DemoFailed(error.message, hint=_kept(Path(folder), error.hint)) from error
+
+
+def _kept(folder: Path, hint: str | None) -> str:
+    """The hint, with the bundles of a demo that failed moved to where they stay."""
+    bundles = sorted(folder.glob("*.zip"))
+    if not bundles:
+        return hint or ""
+    place = Path(tempfile.mkdtemp(prefix="llmdiag-demo-failed-"))
+    for bundle in bundles:
+        shutil.copy2(bundle, place)
+    return (hint or f"the bundle is {folder}").replace(str(folder), str(place))
 
 
 def ghost_key(folder: Path, settings: Settings) -> Iterator[Step]:
     """Incident 1: a poisoned cache entry makes a multimodal server play dead."""
     lab_py = rules.samples() / "ghost-key-retry-loop" / "lab.py"
-    bundle = (settings.keep or folder) / "demo-incident.zip"
+    bundle = (settings.keep or folder) / BUNDLE
     with labs.start_server(folder) as server:
         yield Step("Started a cache server", f"{server.binary.name}, pid {server.pid}, {server.tcp_url}")
         extra = ["--ghost", "marker"] if settings.ghost else ["--no-ghost"]
@@ -91,16 +113,24 @@ def ghost_key(folder: Path, settings: Settings) -> Iterator[Step]:
 
 
 def _heal(found: dict[str, Any], bundle: Path, settings: Settings, lab: labs.Lab, hung: Sequence["Future[labs.Answer]"]) -> Iterator[Step]:
-    """Purge what the diagnosis names, then ask the service again."""
-    proof = _proof(found)
-    yield Step("Cause, from the JSON of the snapshot", f"{proof['rule']}, {proof['verdict']}: {proof['key']} ({proof['reasons']})")
-    purge = ["scan-cache", proof["target"], "--keys-from", str(bundle), "--format", "json"]
-    done = _json([*purge, *(["--purge", "--yes", "--backup", str(bundle.parent / "purged.jsonl")] if settings.purge else [])], (0, 1))["purge"]
-    yield Step("llmdiag scan-cache --purge", f"mode {done['mode']}, planned {done['planned']}, deleted {done['deleted']}, backup {done['backup']}")
-    try:
-        answers = [item.result(ANSWER_S).status for item in hung]
-    except TimeoutError as error:
-        raise DemoFailed("the hung requests are still not answered after the purge", hint=f"the bundle is {bundle}") from error
+    """Purge what the diagnosis names and ask the service again, as a person would: until nobody waits, at most ROUNDS times."""
+    waiting = set(hung)
+    for number in range(1, ROUNDS + 1):
+        proof = _proof(found)
+        yield Step("Cause, from the JSON of the snapshot", f"{proof['rule']}, {proof['verdict']}: {proof['key']} ({proof['reasons']})")
+        purge = ["scan-cache", proof["target"], "--keys-from", str(bundle), "--format", "json"]
+        backup = bundle.with_name(f"purged-{number}.jsonl")
+        done = _json([*purge, *(["--purge", "--yes", "--backup", str(backup)] if settings.purge else [])], (0, 1))["purge"]
+        yield Step("llmdiag scan-cache --purge", f"mode {done['mode']}, planned {done['planned']}, deleted {done['deleted']}, backup {done['backup']}")
+        waiting = wait(waiting, FREE_S).not_done
+        if not waiting or not done["deleted"] or number == ROUNDS:
+            break
+        bundle = bundle.with_name(f"demo-incident-{number + 1}.zip")
+        yield Step("One more look", f"{len(waiting)} requests still wait: their keys were not seen in the first")
+        found = _snapshot(lab.pid, bundle)
+    if waiting:
+        raise DemoFailed("the hung requests are still not answered after the purge", hint=f"the bundle is {bundle}")
+    answers = [item.result().status for item in hung]
     if set(answers) != {200}:
         raise DemoFailed(f"the hung requests were answered with {answers}, not 200")
     yield Step("The hung requests are answered", ", ".join(map(str, answers)))
@@ -132,7 +162,7 @@ def _json(args: Sequence[str], allowed: Sequence[int]) -> dict[str, Any]:
 def _llmdiag(args: Sequence[str], allowed: Sequence[int]) -> str:
     """The tool as a person would call it; the server is found by itself, not told by the environment."""
     env = {name: value for name, value in os.environ.items() if name not in ("LLMDIAG_REDIS_URL", "REDIS_URL")}
-    done = subprocess.run([sys.executable, "-m", "diag.cli", *args], capture_output=True, text=True, timeout=120, env=env, check=False)
+    done = subprocess.run(tether.command([sys.executable, "-P", "-m", "diag.cli", *args]), capture_output=True, text=True, timeout=120, env=env, check=False)
     if done.returncode not in allowed:
         raise DemoFailed(f"llmdiag {' '.join(args)} ended with {done.returncode}", hint=done.stderr.strip()[-500:])
     return done.stdout

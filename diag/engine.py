@@ -18,6 +18,8 @@ from diag.rules import ACTION_FIELDS, SEVERITIES, ActionTemplate, Rule, Signal
 
 MAX_ROWS = 1_000
 MAX_SENTENCES = 5
+BLIND = frozenset({"unseen", "because"})
+"""A row with `unseen` does not hold: it says which table (or table.column) it would take to know, and `because` why."""
 
 
 class _Text(string.Formatter):
@@ -58,6 +60,7 @@ def diagnose(evidence: Evidence, rules: Sequence[Rule], context: Mapping[str, st
         subject=subject,
         collect_hints=evidence.hints,
         folded=folded,
+        explained=tuple(r for r in matched if r.rule in hidden),
     )
 
 
@@ -93,16 +96,25 @@ def look(evidence: Evidence, rule: Rule, signal: Signal) -> SignalResult:
     """Run one signal: rows, or the nearest miss, or what was not collected."""
     where = f"rules/{rule.id}.toml: signal {signal.id}"
     reads = evidence.reads(signal.sql, where)
-    rows, more = evidence.rows(signal.sql, where, MAX_ROWS)
+    found, more = evidence.rows(signal.sql, where, MAX_ROWS)
+    rows = [_without(row, BLIND) for row in found if row.get("unseen") is None]
     if rows:
         says = tuple(_say(signal.says, row, where) for row in rows[:MAX_SENTENCES])
         return SignalResult(signal.id, signal.role, SignalState.HELD, says, tuple(rows), more)
+    if found:
+        missing = tuple(sorted({str(row["unseen"]) for row in found}))
+        because = "; ".join(dict.fromkeys(str(row["because"]) for row in found if row.get("because") is not None))
+        return SignalResult(signal.id, signal.role, SignalState.UNSEEN, unseen_tables=missing, because=because)
     missing = evidence.unseen(reads)
     if missing:
         return SignalResult(
             signal.id, signal.role, SignalState.UNSEEN, unseen_tables=missing, because=_reasons(evidence, missing)
         )
     return SignalResult(signal.id, signal.role, SignalState.EMPTY, near=_near(evidence, signal, where))
+
+
+def _without(row: Mapping[str, object], names: frozenset[str]) -> dict[str, object]:
+    return {name: value for name, value in row.items() if name not in names}
 
 
 def _near(evidence: Evidence, signal: Signal, where: str) -> str:
@@ -156,9 +168,10 @@ def _rank(result: RuleResult, symptoms: frozenset[str]) -> tuple[object, ...]:
 def _overall(findings: Sequence[RuleResult], results: Sequence[RuleResult]) -> str:
     if findings:
         return "matched"
-    half_seen = any(r.verdict is Verdict.INCONCLUSIVE and r.held("required") for r in results)
-    nothing_seen = all(s.state is SignalState.UNSEEN for r in results for s in r.signals)
-    return "inconclusive" if half_seen or nothing_seen else "clear"
+    still_open = [r for r in results if r.verdict is Verdict.INCONCLUSIVE]
+    half_seen = any(r.held("required") for r in still_open)
+    mostly_blind = 2 * len(still_open) > len(results)  # a few rules that could be judged do not acquit of all the others
+    return "inconclusive" if half_seen or mostly_blind or not results else "clear"
 
 
 def _side_effects(evidence: Evidence) -> dict[str, object]:

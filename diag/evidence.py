@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -60,6 +60,19 @@ class Extras:
     collectors: tuple[Path, ...] = ()
     views: tuple[Path, ...] = ()
     derivations: tuple[Path, ...] = ()
+    watch: Callable[[str], None] | None = None
+    """Told what runs next: the signal of a rule, or what comes after it."""
+    spill: bool = True
+    """What does not fit into memory may go to `.tmp` of the current folder (and stays there when llmdiag is killed)."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one SELECT gave: its columns, no two of one name, also where there is no row."""
+
+    columns: tuple[str, ...]
+    rows: list[dict[str, object]]
+    more: bool
 
 
 class Evidence:
@@ -73,8 +86,10 @@ class Evidence:
         collected: Sequence[Collected],
         sources: Sequence[Source],
         hints: Mapping[str, str],
+        watch: Callable[[str], None] | None = None,
     ) -> None:
         self.connection = connection
+        self.watch = watch or (lambda where: None)
         self.columns = columns
         self.bases = bases
         self.collected = tuple(collected)
@@ -93,20 +108,28 @@ class Evidence:
     def unseen(self, found: lineage.Reads) -> tuple[str, ...]:
         """Tables, or `table.column`s, that a query reads and that were not (fully) collected."""
         missing = {table for table in self.base_tables(found.relations) if table in self._incomplete}
-        for relation in found.relations:
-            missing |= {column.takes or f"{relation}.{column.name}" for column in self._blank(relation, found.columns)}
+        missing |= {f"{relation}.{name}" for relation in found.relations for name in self._blank(relation, found.columns)}
         return tuple(sorted(missing))
 
     def rows(self, sql: str, where: str, limit: int) -> tuple[list[dict[str, object]], bool]:
         """Run one SELECT: at most `limit` rows, and whether there were more."""
+        found = self.find(sql, where, limit)
+        return found.rows, found.more
+
+    def find(self, sql: str, where: str, limit: int) -> Found:
+        """The same with the names of the columns; the second `a` is `a_1`. Raises SqlError, which begins with `where`."""
+        self.watch(where)
         self.reads(sql, where)
         try:
             cursor = self.connection.cursor().execute(sql)
-            names = [str(item[0]) for item in cursor.description or ()]
+            names = distinct([str(item[0]) for item in cursor.description or ()])
             found = cursor.fetchmany(limit + 1)
         except duckdb.Error as error:
-            raise SqlError(f"{where}: {str(error).splitlines()[0]}", hint="llmdiag schema lists tables and columns") from error
-        return [dict(zip(names, row, strict=True)) for row in found[:limit]], len(found) > limit
+            greedy = isinstance(error, duckdb.OutOfMemoryException)
+            hint = "narrow it, or join fewer tables" if greedy else "llmdiag schema lists tables and columns"
+            raise SqlError(f"{where}: {str(error).splitlines()[0]}", hint=hint) from error
+        self.watch(f"{where}: its texts, or the actions and the runbook after it")
+        return Found(tuple(names), [dict(zip(names, row, strict=True)) for row in found[:limit]], len(found) > limit)
 
     def frame(self, relation: str) -> "pd.DataFrame":
         """One relation as a DataFrame."""
@@ -114,7 +137,7 @@ class Evidence:
             raise BadInput(f"no table {relation!r}", hint="llmdiag schema lists the tables")
         return self.connection.cursor().execute(f'SELECT * FROM "{relation}"').df()
 
-    def _blank(self, relation: str, mentioned: frozenset[str]) -> Iterator[Column]:
+    def _blank(self, relation: str, mentioned: frozenset[str]) -> Iterator[str]:
         """Columns a query mentions that are NULL in every row though NULL only means unknown there."""
         columns = [c for name, c in self.columns[relation].items() if name in mentioned and not c.null]
         if not columns:
@@ -122,7 +145,23 @@ class Evidence:
         counts = ", ".join(f'count("{column.name}")' for column in columns)
         row = self.connection.cursor().execute(f'SELECT count(*), {counts} FROM "{relation}"').fetchone()
         if row is not None and row[0]:
-            yield from (column for column, count in zip(columns, row[1:], strict=True) if count == 0)
+            yield from (column.name for column, count in zip(columns, row[1:], strict=True) if count == 0)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names of columns, those that were there before (SQL knows no case) with a number: a, a_1, a_2."""
+    taken = {name.casefold() for name in names}
+    seen: set[str] = set()
+    found = []
+    for name in names:
+        free, number = name, 0
+        while free.casefold() in (taken if number else seen):
+            number += 1
+            free = f"{name}_{number}"
+        seen.add(name.casefold())
+        taken.add(free.casefold())
+        found.append(free)
+    return found
 
 
 def open_paths(paths: Sequence[str | Path], *, extras: Extras | None = None) -> Evidence:
@@ -142,7 +181,7 @@ def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Ext
     extras = extras or Extras()
     tables = merged(table for collector in collectors for table in collector.TABLES)
     rows, collected = parsing.parse_all(sources, collectors, tables)
-    connection = duckdb.connect(":memory:", config={"threads": "2", "memory_limit": "2GB"})
+    connection = duckdb.connect(":memory:", config={"threads": "2", "memory_limit": "2GB", **({} if extras.spill else {"temp_directory": ""})})
     connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
     columns: dict[str, Mapping[str, Column]] = {name: {column.name: column for column in table.columns} for name, table in tables.items()}
     bases: dict[str, frozenset[str]] = {name: frozenset({name}) for name in tables}
@@ -152,7 +191,8 @@ def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Ext
     _compute(connection, columns, bases, extras)
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
     hints = {table: hint_of(collector, lambda table: rows.get(table, ())) for collector in collectors for table in collector.FEEDS}
-    return Evidence(connection, columns, bases, collected, sources, hints)
+    hints |= {column: hint for collector in collectors for column, hint in getattr(collector, "COLUMN_HINTS", {}).items()}
+    return Evidence(connection, columns, bases, collected, sources, hints, extras.watch)
 
 
 def views_of(extras: Extras) -> dict[str, View]:
@@ -200,7 +240,7 @@ def _incomplete(collected: Sequence[Collected], tables: set[str]) -> frozenset[s
 def _line(item: Collected) -> dict[str, object]:
     """One row of the table `collected`."""
     said = {"collector": item.collector, "table_name": item.table_name, "status": item.status, "reason": item.reason}
-    return parsing.origin_of(None) | said | {"source": f"manifest#{item.collector}"}
+    return parsing.origin_of(None) | dict(item.origin) | said | {"source": f"manifest#{item.collector}"}
 
 
 def _unfit(misfits: Mapping[str, Sequence[Misfit]], collectors: Sequence[Collector]) -> Iterator[Collected]:

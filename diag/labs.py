@@ -24,6 +24,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from diag import tether
 from diag.errors import LlmdiagError
 
 START_S = 60.0
@@ -270,7 +271,7 @@ def damaged_image() -> bytes:
 def _spawn(argv: Sequence[str], log: Path, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     with log.open("ab") as out:
         return subprocess.Popen(
-            argv,
+            tether.command(argv),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

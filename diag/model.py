@@ -140,6 +140,8 @@ class Collected:
     table_name: str
     status: str
     reason: str | None = None
+    origin: Mapping[str, object] = field(default_factory=dict, compare=False)
+    """bundle, host and capture it was looked at in; empty where no source has the table."""
 
 
 @dataclass(frozen=True)
@@ -158,3 +160,5 @@ class Diagnosis:
     """Table -> exact command that would collect it."""
     folded: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Cause -> matched symptom rules folded under it."""
+    explained: tuple[RuleResult, ...] = ()
+    """Those symptoms: matched, and not findings of their own."""

@@ -26,8 +26,8 @@ class Case:
         import pandas as pd
 
         self._loaded.reads(query, "query")
-        rows, _ = self._loaded.rows(query, "query", 1_000_000)
-        return pd.DataFrame(rows)
+        found = self._loaded.find(query, "query", 1_000_000)
+        return pd.DataFrame(found.rows, columns=list(found.columns))
 
 
 def open_case(*paths: str) -> Case:

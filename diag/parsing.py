@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from diag.collectors import Collector
 from diag.errors import BadInput, CollectorError, LlmdiagError
@@ -20,7 +21,7 @@ def parse_all(
     for source in sources:
         mine: dict[str, list[dict[str, object]]] = {}
         for collector in collectors:
-            collected += _parse_one(source, collector, mine)
+            collected += [replace(item, origin=origin_of(source)) for item in _parse_one(source, collector, mine)]
         _fill_starts(mine, tables)
         for name, found in mine.items():
             if name not in tables:

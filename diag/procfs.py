@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from diag.errors import Denied, Garbled, Vanished
+from diag.errors import BadInput, Denied, Garbled, Vanished
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -250,6 +250,12 @@ def program(words: Sequence[str]) -> str:
     return " ".join([_base(rest[0]), *rest[1:]]) if rest else name
 
 
+def is_kernel_thread(pid: int) -> bool:
+    """Has it no memory of its own, though it lives, and is it a child of the kernel's? Raises Vanished."""
+    facts = status(pid)
+    return "VmSize" not in facts and facts.get("State", "Z")[:1] not in ("Z", "X") and facts.get("PPid") in ("0", "2")
+
+
 def service_root(pid: int) -> int:
     """The process that answers for the service `pid` belongs to: for a Worker its API server, else `pid` itself.
 
@@ -261,6 +267,8 @@ def service_root(pid: int) -> int:
         current = leader(pid)
     except Vanished as error:
         raise Vanished(f"there is no process {pid}", hint="ps -ef shows what runs; a service that was restarted has a new pid") from error
+    if is_kernel_thread(current):
+        raise BadInput(f"pid {pid} is a kernel thread: it belongs to no service", hint="ps -ef shows the service's own processes")
     face = _face(current)
     for _ in range(64):
         try:

@@ -1,9 +1,10 @@
 """Rules: one TOML file per signature, read strictly. Unknown keys, newer schemas and bad references are errors."""
 
+import re
 import string
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import msgspec
@@ -13,6 +14,8 @@ from diag.errors import RuleError
 SCHEMA = 1
 SEVERITIES = ("critical", "high", "medium", "low", "info")
 ACTION_FIELDS = frozenset({"target", "bundle", "pid", "backup"})
+WIDE = re.compile(r"\d{4}|[{}]")
+"""In a format: four digits would be a text of a thousand characters and more; braces take the width from a value."""
 
 
 class Signal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +93,10 @@ def load(folder: Path) -> tuple[Rule, ...]:
     """All rules of a folder, by id. Raises RuleError naming file and key."""
     if not folder.is_dir():
         raise RuleError(f"{folder} is not a folder of rules", hint="name a folder with one TOML file per rule")
-    return tuple(read(path) for path in sorted(folder.glob("*.toml")))
+    found = tuple(read(path) for path in sorted(folder.glob("*.toml")))
+    if not found:
+        raise RuleError(f"no rules in {folder}", hint="name a folder with one TOML file per rule; llmdiag rules show NAME prints one")
+    return found
 
 
 def read(path: Path) -> Rule:
@@ -130,7 +136,13 @@ def problems(rule: Rule, path: Path) -> list[str]:
         found += [f"actions.{action.title}: {text}" for text in field_problems(action.run + action.undo)]
         if action.when is not None and action.when not in ids:
             found.append(f"actions.{action.title}.when: no signal {action.when!r}")
+    found += [f"tests: the sample {test.sample!r} is no plain path below the samples" for test in rule.tests if not _stays_below(test.sample)]
     return found
+
+
+def _stays_below(sample: str) -> bool:
+    path = PurePosixPath(sample)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
 def _signal_problems(signal: Signal, ids: Sequence[str]) -> list[str]:
@@ -152,11 +164,13 @@ def fields(template: str) -> list[str]:
 
 
 def field_problems(template: str) -> list[str]:
-    """Fields must be plain names: no attribute, no index, no position."""
+    """Fields must be plain names: no attribute, no index, no position. Their formats are small and name no further field."""
     try:
-        return [f"{{{name}}} is not a plain column name" for name in fields(template) if not name.isidentifier()]
+        found = [f"{{{name}}} is not a plain column name" for name in fields(template) if not name.isidentifier()]
+        formats = [(name, spec) for _, name, spec, _ in string.Formatter().parse(template) if name is not None and spec]
     except ValueError as error:
         return [str(error)]
+    return found + [f"{{{name}:{spec}}} makes a text that is too wide, or depends on a value" for name, spec in formats if WIDE.search(spec)]
 
 
 def _place(message: str, raw: dict[str, object]) -> str:

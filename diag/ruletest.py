@@ -52,7 +52,5 @@ def _try(rule: rules.Rule, test: rules.RuleTest, place: Path) -> Result:
 
 def verdict_of(diagnosis: Diagnosis, rule: str) -> str:
     """What one rule said, also when it was folded under its cause."""
-    for result in (*diagnosis.findings, *diagnosis.inconclusive, *diagnosis.ruled_out):
-        if result.rule == rule:
-            return result.verdict.value
-    return "folded"
+    results = (*diagnosis.findings, *diagnosis.explained, *diagnosis.inconclusive, *diagnosis.ruled_out)
+    return next(result.verdict.value for result in results if result.rule == rule)

@@ -4,6 +4,7 @@ The patient comes first: collectors only read, each has a budget, and whatever f
 """
 
 import contextlib
+import itertools
 import os
 import platform
 import socket
@@ -14,7 +15,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from diag import parsing, procfs
-from diag.bundle import Door, Writer
+from diag.bundle import Door, Occupied, Writer
 from diag.collectors import Collector
 from diag.errors import BundleError, CollectorError
 from diag.live import Collecting, Options, Patient, Tick
@@ -61,23 +62,26 @@ def default_name(pid: int) -> str:
 
 def take(
     pid: int, options: Options, archive: Path, collectors: Sequence[Collector], *, redactor: Redactor, progress: Progress,
-    strict: bool = False,
+    strict: bool = False, numbered: bool = False,
 ) -> tuple[Path, bool]:
-    """Snapshot the service that `pid` belongs to into `archive`. Returns (archive or folder, interrupted).
+    """Snapshot the service that `pid` belongs to into `archive`. Returns (the archive that was written, interrupted).
 
-    Raises BundleError before anything is collected when the place cannot be written, LlmdiagError when the pid does
-    not exist. `strict` lets unexpected errors of collectors through (tests); otherwise they become a status.
+    Raises BundleError before anything is collected when the place cannot be written, and when its disk is full later on;
+    LlmdiagError when the pid does not exist. `numbered` writes to `archive-2` and so on where there is one already.
+    `strict` lets unexpected errors of collectors through (tests); otherwise they become a status.
     """
     root = procfs.service_root(pid)
     chosen = [module for module in in_order(collectors) if module.NAME not in options.skip]
-    _learn(redactor, procfs.tree(root), options)
-    writer = Writer(_folder_for(archive), redactor, _host(), {"pid": pid, "root_pid": root})
+    pids = procfs.tree(root)
+    _learn(redactor, pids, options)
+    archive, writer = _open(archive, redactor, {"pid": pid, "root_pid": root}, numbered=numbered)
     running = [_Running(module, Door(writer, module.NAME, module.BUDGET_BYTES), None) for module in chosen]
-    rows = _Seen(running)
-    patient = Patient(pid, root, procfs.tree(root), options, rows.of)
     interrupted = False
-    own_priority = _raise_priority() if options.allow_pause else None
+    own_priority = None
     try:
+        own_priority = _raise_priority() if options.allow_pause else None
+        rows = _Seen(running)
+        patient = Patient(pid, root, pids, options, rows.of)
         for item in running:
             writer.log("begin", collector=item.module.NAME, feeds=item.module.FEEDS)
             progress(item.module.NAME, 0.0)
@@ -94,8 +98,9 @@ def take(
         interrupted = True
     finally:
         _restore_priority(own_priority)
-        for item in running:
-            _end(item, writer, interrupted)
+        with contextlib.ExitStack() as ends:  # each of them, whatever becomes of the others
+            for item in reversed(running):
+                ends.callback(_end, item, writer, interrupted, strict)
     return writer.close(archive), interrupted
 
 
@@ -140,9 +145,9 @@ def _fail(item: _Running, reason: str) -> None:
     item.reason = item.door.redact.text(reason)
 
 
-def _end(item: _Running, writer: Writer, interrupted: bool) -> None:
+def _end(item: _Running, writer: Writer, interrupted: bool, strict: bool) -> None:
     if item.generator is not None:
-        item.generator.close()
+        _close(item, strict)
         if item.status == "ok":
             item.status = "partial"
             item.reason = "stopped by Ctrl-C before the window was over" if interrupted else "the collector did not finish"
@@ -154,6 +159,22 @@ def _end(item: _Running, writer: Writer, interrupted: bool) -> None:
         # once more: what was no known secret when it was noted may be one now
         notes=[{"table_name": n.table_name, "status": n.status, "reason": item.door.redact.text(n.reason)} for n in item.door.notes],
     )
+
+
+def _close(item: _Running, strict: bool) -> None:
+    """A collector before its end writes what it has; what goes wrong there is a line of the manifest like any other."""
+    if item.generator is None:
+        return
+    try:
+        item.generator.close()
+    except BundleError:
+        raise
+    except CollectorError as error:
+        _fail(item, str(error).replace("\n  ", "; "))
+    except Exception as error:
+        if strict:
+            raise
+        _fail(item, f"internal error: {type(error).__name__}: {error}")
 
 
 class _Seen:
@@ -191,9 +212,21 @@ def _learn(redactor: Redactor, pids: Sequence[int], options: Options) -> None:
         redactor.pair("authorization", f"Bearer {options.bearer}")
 
 
+def _open(archive: Path, redactor: Redactor, target: Mapping[str, object], *, numbered: bool) -> tuple[Path, Writer]:
+    """A new bundle for `archive`; where that is taken, for the next name that is free, if `numbered`."""
+    for number in itertools.count(1):
+        place = archive if number == 1 else archive.with_name(f"{archive.stem}-{number}{archive.suffix}")
+        try:
+            return place, Writer(_folder_for(place), redactor, _host(), target)
+        except Occupied:
+            if not numbered:
+                raise
+    raise AssertionError("unreachable")
+
+
 def _folder_for(archive: Path) -> Path:
-    if archive.exists():
-        raise BundleError(f"{archive} exists already", hint="name another file with -o")
+    if os.path.lexists(archive):
+        raise Occupied(f"{archive} exists already", hint="name another file with -o")
     return archive.with_suffix("")
 
 

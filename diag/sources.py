@@ -1,16 +1,21 @@
 """Paths as a person gave them -> sources of evidence: each bundle one, all loose files together one."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from diag import bundle_reader
 from diag.collectors import Collector
-from diag.errors import BadInput
+from diag.errors import BadInput, BundleError
 from diag.loose import Unreadable, files, head, shown
 from diag.manifest import CollectorRun, Manifest
 from diag.model import Artefact
+
+MAX_BUNDLES = 200
+"""In one folder."""
+MANIFEST_MARK = b'"llmdiag.bundle/'
+ARCHIVE_MARK = b"PK\x03\x04"
 
 
 @dataclass(frozen=True)
@@ -37,15 +42,17 @@ class Dates:
 
 
 def sources_of(paths: Sequence[Path], collectors: Sequence[Collector], dates: Dates | None = None) -> list[Source]:
-    """Paths as a person gave them -> sources: each bundle one, all loose files together one."""
+    """Paths as a person gave them -> sources: each bundle one, also those in folders, all loose files together one."""
     missing = [shown(path) for path in paths if not os.path.lexists(path)]
     if missing:
         raise BadInput(f"no such file or folder: {', '.join(missing)}", hint="give bundles (.zip), bundle folders, or loose evidence files")
     bundles = [path for path in paths if _is_bundle(path)]
     loose = [path for path in paths if path not in bundles]
     found = [_from_bundle(bundle_reader.read(path), collectors) for path in bundles]
-    if loose:
-        found.append(_from_loose(loose, collectors, dates or Dates()))
+    insides = [_inside(root, {os.path.realpath(path) for path in bundles}) for root in loose]
+    found += [_from_bundle(opened, collectors) for inside in insides for opened in inside.bundles]
+    if any(inside.files or inside.damaged or not inside.holds_bundles for inside in insides):
+        found.append(_from_loose(insides, collectors, dates or Dates()))
     return found
 
 
@@ -54,6 +61,60 @@ def _is_bundle(path: Path) -> bool:
         return bundle_reader.is_bundle(path)
     except OSError as error:
         raise BadInput(f"cannot read {shown(path)}: {error.strerror}", hint="check its permissions") from error
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """What a folder holds (or the file that was given): bundles, damaged ones with the reason, and all other files."""
+
+    root: Path
+    files: Sequence[Path]
+    bundles: Sequence[bundle_reader.Bundle] = ()
+    damaged: Sequence[str] = ()
+    holds_bundles: bool = False
+
+    def shown(self, path: Path) -> str:
+        return shown(Path(path.name) if path == self.root else path.relative_to(self.root))
+
+
+def _inside(root: Path, known: Set[str]) -> _Inside:
+    """Look into a folder. A damaged bundle in it costs no other; those of the real paths `known` are read already. Raises BadInput."""
+    every = list(files(root))
+    places = [] if every == [root] else _bundles_among(every)
+    if len(places) > MAX_BUNDLES:
+        raise BadInput(f"{shown(root)} holds more than {MAX_BUNDLES} bundles", hint="name a few of them at a time")
+    within = {*places}
+    rest = [path for path in every if within.isdisjoint((path, *path.parents))] if within else every
+    found = _Inside(root, rest, bundles := [], damaged := [], bool(places))
+    size = 0
+    for place in places:
+        if os.path.realpath(place) in known:
+            continue
+        try:
+            bundles.append(bundle_reader.read(place))
+        except BundleError as error:
+            why = error.message.removeprefix(str(place)).lstrip(" :/")
+            damaged.append(f"{found.shown(place)} ({shown(Path(why))})")
+            continue
+        size += sum(entry.bytes for entry in bundles[-1].manifest.artefacts)
+        if size > bundle_reader.MAX_TOTAL_BYTES:
+            raise BadInput(f"the bundles in {shown(root)} unpack to more than {bundle_reader.MAX_TOTAL_BYTES >> 30} GiB", hint="name a few of them at a time")
+    return found
+
+
+def _bundles_among(every: Sequence[Path]) -> list[Path]:
+    """Archives, and folders whose manifest or journal says that it is one of llmdiag; none is followed through a link."""
+    folders = {path.parent for path in every if path.name in ("manifest.json", "manifest.jsonl") and MANIFEST_MARK in _head(path)}
+    outer = {folder for folder in folders if folders.isdisjoint(folder.parents)}
+    archives = [path for path in every if path.suffix == ".zip" and outer.isdisjoint(path.parents) and _head(path).startswith(ARCHIVE_MARK)]
+    return sorted([*outer, *archives])
+
+
+def _head(path: Path) -> bytes:
+    try:
+        return head(path, follow=False)
+    except Unreadable:  # stays among the loose files, which say why
+        return b""
 
 
 def _from_bundle(opened: bundle_reader.Bundle, collectors: Sequence[Collector]) -> Source:
@@ -67,16 +128,17 @@ def _from_bundle(opened: bundle_reader.Bundle, collectors: Sequence[Collector]) 
     return Source(opened.name, host, manifest.started_at, artefacts, manifest.collectors, manifest, unknown)
 
 
-def _from_loose(paths: Sequence[Path], collectors: Sequence[Collector], dates: Dates) -> Source:
+def _from_loose(insides: Sequence[_Inside], collectors: Sequence[Collector], dates: Dates) -> Source:
     artefacts: dict[str, list[Artefact]] = {}
-    unknown = []
-    for root in paths:
-        for path in files(root):
-            name = shown(Path(path.name) if path == root else path.relative_to(root))
+    unknown: list[str] = []
+    for inside in insides:
+        unknown += inside.damaged
+        for path in inside.files:
+            name = inside.shown(path)
             try:
-                begin = head(path, follow=path == root)
+                begin = head(path, follow=path == inside.root)
             except Unreadable as error:
-                if path == root:
+                if path == inside.root:
                     raise BadInput(f"cannot read {shown(path)}: {error}", hint="check its permissions; what comes through a pipe must be saved first") from error
                 unknown.append(f"{name} ({error})")
                 continue
@@ -85,4 +147,5 @@ def _from_loose(paths: Sequence[Path], collectors: Sequence[Collector], dates: D
                 unknown.append(name)
             else:
                 artefacts.setdefault(owner, []).append(Artefact(name, owner, lambda path=path: path.open("rb"), dates.year, dates.zone))  # type: ignore[misc]
-    return Source(shown(Path(paths[0].name or paths[0].resolve().name)), "unknown", "1", artefacts, None, unknown=tuple(unknown))
+    first = insides[0].root
+    return Source(shown(Path(first.name or first.resolve().name)), "unknown", "1", artefacts, None, unknown=tuple(unknown))

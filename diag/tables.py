@@ -12,13 +12,12 @@ TEXT, INT, REAL, FLAG, TIME = "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTA
 
 @dataclass(frozen=True)
 class Column:
-    """One column: DuckDB type, meaning with unit, what NULL means where it is not "unknown", and the table it takes to know it."""
+    """One column: DuckDB type, meaning with unit, and what NULL means where it is not "unknown"."""
 
     name: str
     type: str
     about: str
     null: str = ""
-    takes: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,16 +42,15 @@ ORIGIN = (
 
 
 def _column(spec: str) -> Column:
-    """`name TYPE: about [; NULL = meaning | ; unknown without TABLE]` -> Column."""
+    """`name TYPE: about [; NULL = meaning]` -> Column."""
     head, _, about = spec.partition(": ")
     name, kind = head.split()
     about, _, null = about.partition("; NULL = ")
-    about, _, takes = about.partition("; unknown without ")
-    return Column(name, kind, about, null, takes)
+    return Column(name, kind, about, null)
 
 
 def table(name: str, about: str, *specs: str) -> Table:
-    """Declare a table: one text per column, `name TYPE: about[; NULL = meaning | ; unknown without TABLE]`."""
+    """Declare a table: one text per column, `name TYPE: about[; NULL = meaning]`."""
     return Table(name, about, (*ORIGIN, *(_column(spec) for spec in specs)))
 
 
@@ -270,9 +268,9 @@ CORE: tuple[Table, ...] = (
         "Cached values as the scanner judges them; contents are never copied",
         "target VARCHAR: server or file", "db BIGINT: database",
         "key VARCHAR: key; NULL = not UTF-8", "key_hex VARCHAR: key in hex",
-        "family VARCHAR: key with hashes and numbers masked", "bytes BIGINT: size of the value",
+        "family VARCHAR: key with hashes and numbers masked", "bytes BIGINT: size of the value; NULL = there is no such key",
         "ttl_s DOUBLE: time to live; NULL = never expires", "idle_s DOUBLE: since the last access, read before the value",
-        "codec VARCHAR: pickle, npy, json, …", "dtype VARCHAR: element type", "shape VARCHAR: 1x512",
+        "codec VARCHAR: pickle, npy, json, …; NULL = there is no such key", "dtype VARCHAR: element type", "shape VARCHAR: 1x512",
         "min DOUBLE: smallest", "max DOUBLE: largest", "mean DOUBLE: mean", "norm DOUBLE: L2 norm",
         "nan BIGINT: NaN count", "inf BIGINT: Inf count", "crc_ok BOOLEAN: checksum of a wrapper; NULL = has none",
         "version VARCHAR: version in key or wrapper; NULL = has none",

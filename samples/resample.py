@@ -4,9 +4,12 @@
 """
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,6 +84,42 @@ def blocked(sample: str) -> None:
         assert not stuck[0].done()
 
 
+def silent(sample: str) -> None:
+    with small_lab() as lab:
+        lab.get("/health")
+        stuck = lab.get_later("/reload")
+        labs.wait_until(lambda: labs.backlog(lab.port) == 0, WAIT_S)
+        snapshot(lab, sample)
+        assert not stuck.done()
+
+
+def plain(sample: str) -> None:
+    with small_lab("--plain") as lab:
+        snapshot(lab, sample)
+
+
+def ended(sample: str) -> None:
+    with small_lab() as lab:
+        lab.get("/health")
+        journal = HERE / sample / "manifest.jsonl"
+
+        def half_way() -> None:
+            labs.wait_until(lambda: journal.exists() and '-00.json"' in journal.read_text(), WAIT_S)
+            os.kill(lab.pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=half_way)
+        killer.start()
+        snapshot(lab, sample)
+        killer.join()
+
+
+@contextlib.contextmanager
+def small_lab(*args: str) -> Iterator[labs.Lab]:
+    """The lab of service-silent."""
+    with tempfile.TemporaryDirectory() as folder, labs.start_lab(HERE / "service-silent" / "lab.py", *args, log=Path(folder) / "log") as lab:
+        yield lab
+
+
 RECORDERS: dict[str, Callable[[str], None]] = {
     "ghost-key-retry-loop/incident": ghost_incident,
     "ghost-key-retry-loop/redis-withheld": lambda sample: ghost_incident(sample, "--skip", "redis"),
@@ -89,6 +128,9 @@ RECORDERS: dict[str, Callable[[str], None]] = {
     "cpu-spin/incident": spin,
     "event-loop-blocked/incident": blocked,
     "cache-values/*": lambda _: subprocess.run([sys.executable, str(HERE / "cache-values" / "fill.py")], check=True) and None,
+    "service-silent/incident": silent,
+    "service-silent/no-http": plain,
+    "process-ended/incident": ended,
 }
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from diag.sources import Source
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "samples"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # run in the background of a script: what the tests start would be deaf to Ctrl-C as well
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A collector that takes its rows as they are: dropped into a folder of its own, like a stranger's would be.
 ROWS_COLLECTOR = '''

@@ -78,7 +78,10 @@ LIKELY = replace(
 )  # fmt: skip
 HALF_OPEN = rule("process-stopped", Verdict.INCONCLUSIVE, signal("required", HELD, "stopped", "pid 7 is in state T"), unseen("required", "probes"))
 
-CONFIRMED_CASE = diagnosis("matched", CONFIRMED, RULED_OUT, FAR_OFF, folded={"ghost-key-retry-loop": ["event-loop-blocked"]})
+SYMPTOM = rule("event-loop-blocked", Verdict.LIKELY, signal("required", HELD, "away", "MainThread was never back in its selector"))
+CONFIRMED_CASE = diagnosis(
+    "matched", CONFIRMED, RULED_OUT, FAR_OFF, folded={"ghost-key-retry-loop": ["event-loop-blocked"]}, explained=(SYMPTOM,)
+)
 CASES = {
     "confirmed": CONFIRMED_CASE,
     "likely": diagnosis(

@@ -121,9 +121,19 @@ def test_a_zip_bomb_is_refused(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.zip"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("manifest.json", b"{}")
-        packed.writestr("artefacts/x/y", b"\0" * (8 << 20))
+        for number in range(9):
+            packed.writestr(f"artefacts/x/{number}", b"\0" * (8 << 20))
     with pytest.raises(BundleError, match="unpacks to"):
         bundle.read(bomb)
+
+
+@pytest.mark.parametrize("line", ["retry 0\n", ".\n", "INFO 11-30 02:54:39 loggers.py:248] Engine 000: Avg prompt throughput: 0.0\n"])
+def test_a_log_that_says_one_thing_for_ever_is_no_bomb(tmp_path: Path, line: str) -> None:
+    writer = Writer(tmp_path / "b", Redactor(), {"hostname": "h"}, {"pid": 1})
+    Door(writer, "logs", 96 << 20).text("0-short.log", (line * (1 + (8 << 20) // len(line))).encode())
+    writer.log("end", collector="logs", status="ok", seconds=0.1, reason=None, feeds=["log_events"], notes=[])
+    (artefact,) = bundle.read(writer.close(tmp_path / "b.zip")).artefacts
+    assert artefact.bytes().startswith(line.encode()[:4])
 
 
 def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from diag import engine
 from diag.errors import RuleError, SqlError
 from diag.model import SignalResult, SignalState, Verdict
+from diag.report import explain
 from diag.rules import ActionTemplate, Rule, RuleTest, Runbook, Signal
 from tests.conftest import MakeCase
 
@@ -177,6 +178,28 @@ def test_ranking_cause_before_symptom_confirmed_before_likely_then_severity(make
     assert order == ["confirmed-medium", "likely-critical", "likely-high", "symptom-confirmed"]
 
 
+def test_a_few_judged_rules_do_not_acquit_of_all_the_others(make_case: MakeCase) -> None:
+    case = make_case({}, ["threads"])
+    judged, blind = rule(signal(THREADS), name="judged"), [rule(signal("SELECT * FROM gpu_devices"), name=f"blind-{n}") for n in range(3)]
+    assert engine.diagnose(case, [judged, *blind], {}, {}).verdict == "inconclusive"
+    assert engine.diagnose(case, [judged, blind[0]], {}, {}).verdict == "clear"
+
+
+@pytest.mark.parametrize(("doubted", "state", "rows"), [
+    (["'threads'", "NULL"], SignalState.HELD, 1), (["NULL", "NULL"], SignalState.HELD, 2), (["'threads'", "'cache_keys.verdict'"], SignalState.UNSEEN, 0),
+])
+def test_rows_in_doubt_do_not_hold(make_case: MakeCase, doubted: list[str], state: SignalState, rows: int) -> None:
+    """A row with `unseen` says what it would take to know."""
+    case = make_case({"threads": [SPINNING]}, ["threads"])
+    sql = " UNION ALL ".join(f"SELECT pid, source, {table} AS unseen, 'nobody asked' AS because FROM threads" for table in doubted)
+    asked = signal(sql)
+    found = engine.look(case, rule(asked), asked)
+    assert (found.state, len(found.rows)) == (state, rows)
+    assert all("unseen" not in row and "because" not in row for row in found.rows)
+    if state is SignalState.UNSEEN:
+        assert (found.unseen_tables, found.because) == (("cache_keys.verdict", "threads"), "nobody asked")
+
+
 def test_symptoms_fold_under_their_cause(make_case: MakeCase) -> None:
     case = make_case({"threads": [SPINNING]}, ["threads"])
     need = signal(THREADS, name="a")
@@ -185,6 +208,10 @@ def test_symptoms_fold_under_their_cause(make_case: MakeCase) -> None:
     for found in (by_cause, by_symptom):
         assert [item.rule for item in found.findings] == ["cause"]
         assert found.folded["cause"] == ("symptom",)
+        assert [item.rule for item in found.explained] == ["symptom"]
+        explained = explain.facts(found, "symptom")
+        assert explained is not None
+        assert (explained["folded_under"], explained["verdict"], len(explained["signals"])) == ("cause", "likely", 1)  # type: ignore[arg-type]
 
 
 def test_the_connection_is_locked(make_case: MakeCase, tmp_path: object) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diag import procfs
-from diag.errors import CollectorError, Denied, Garbled, Vanished
+from diag.errors import BadInput, CollectorError, Denied, Garbled, Vanished
 from tests.collectors import states
 
 TITLE = """
@@ -244,3 +244,12 @@ def test_a_file_longer_than_one_read_comes_whole() -> None:
             assert len(procfs.read(f"/proc/{process.pid}/cmdline", 1000)) == 1000
         finally:
             process.kill()
+
+
+def test_a_kernel_thread_is_no_service() -> None:
+    kernel = [int(path.name) for path in Path("/proc").glob("[0-9]*") if (path / "status").exists() and procfs.is_kernel_thread(int(path.name))]
+    if not kernel:
+        pytest.skip("this PID namespace shows no kernel threads")
+    assert os.getpid() not in kernel
+    with pytest.raises(BadInput, match="kernel thread"):
+        procfs.service_root(kernel[0])

@@ -23,7 +23,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from diag import analysis, rules
-from diag.model import Action, Diagnosis, RuleResult, Verdict
+from diag.model import Action, Collected, Diagnosis, RuleResult, Verdict
 from diag.report import explain, inert, json_, layout, markdown, text, words
 from tests.conftest import SAMPLES
 from tests.report_cases import (
@@ -31,6 +31,8 @@ from tests.report_cases import (
     CONFIRMED,
     CONFIRMED_CASE,
     EMPTY,
+    FAR_OFF,
+    HALF_OPEN,
     HELD,
     HOSTILE,
     KEY,
@@ -334,6 +336,13 @@ def test_a_report_that_is_too_long_says_so() -> None:
     assert shown.count("```") % 2 == 0
 
 
+def test_several_captures_share_the_room_of_one_report() -> None:
+    big = diagnosis("matched", replace(of_many(60, "word " * 120), runbook={"fix": "\n".join(f"{n}. `{'x' * 500}`" for n in range(80))}))
+    shown = markdown.render_all([big] * 4)
+    assert len(shown) <= markdown.MAX_CHARS + 4
+    assert shown.count("**Cut:** the whole report has") == 4
+
+
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_json_keeps_its_contract(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(json_.schema())
@@ -384,7 +393,7 @@ def test_unknown_is_said_so_in_every_format(name: str) -> None:
         assert "nan" not in shown.split()
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("ghost-key-retry-loop", "CONFIRMED"), ("cpu-spin", "NOT MATCHED"), ("event-loop-blocked", "MATCHED")])
+@pytest.mark.parametrize(("name", "wanted"), [("ghost-key-retry-loop", "CONFIRMED"), ("cpu-spin", "NOT MATCHED"), ("event-loop-blocked", "LIKELY")])
 def test_explain(name: str, wanted: str) -> None:
     told = explain.facts(CONFIRMED_CASE, name)
     assert told is not None
@@ -414,6 +423,97 @@ def test_further_rows_are_counted() -> None:
     assert "(+999 or more like it)" in "\n".join(screen(found))
     assert "p: 995 or more further rows" in text.render(found, full=True).plain
     assert "p: 995 or more further rows" in markdown.render(found)
+
+
+def blind(*names: str) -> tuple[RuleResult, ...]:
+    return tuple(rule(name, Verdict.INCONCLUSIVE, unseen("required", "threads")) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("results", "status", "headline"),
+    [
+        (blind("a", "b"), "partial", "INCONCLUSIVE: nothing could be judged"),
+        (blind("a", "b"), "failed", "INCONCLUSIVE: nothing could be looked at"),
+        ((*blind("a", "b"), FAR_OFF), "ok", "INCONCLUSIVE: 2 of 3 rules could not be judged"),
+        ((*blind("a"), HALF_OPEN), "ok", "INCONCLUSIVE process-stopped: neither confirmed nor ruled out by this evidence"),
+    ],
+)
+def test_inconclusive_says_how_blind_it_is(results: tuple[RuleResult, ...], status: str, headline: str) -> None:
+    collected = tuple(Collected(name, name, status) for name in ("threads", "sockets"))
+    assert screen(diagnosis("inconclusive", *results, collected=collected))[0] == headline
+
+
+def test_collectors_that_were_cut_short_count_as_partial() -> None:
+    said = [("a", "t", "partial"), ("b", "u", "ok"), ("b", "v", "failed"), ("c", "w", "failed"), ("d", "x", "ok"), ("e", "y", "skipped")]
+    shown = "\n".join(screen(diagnosis("clear", collected=tuple(Collected(*item) for item in said))))
+    assert "1/5 collectors complete, 2 partial (not: a, b, c +1)" in shown
+
+
+def test_a_sign_that_was_not_found_reads_as_a_sentence() -> None:
+    assert words.ruled_out(diagnosis("clear", FAR_OFF)) == [("process-stopped", "its sign 'all stopped' was not found")]
+
+
+ROOT_NEEDED = "run llmdiag as the user of that process with CAP_SYS_PTRACE, or as root"
+PORT_NEEDED = "no port is known because the sockets of the service were not read; name it with --port"
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("", "llmdiag snapshot 4121"),
+        (f"/proc/4121/stat: Permission denied; {ROOT_NEEDED}", "sudo llmdiag snapshot 4121"),
+        ("the descriptors of pid 4121 may not be read; run llmdiag as root or as the owner of the service", "sudo llmdiag snapshot 4121"),
+        ("stderr of pid 7 may not be read; run llmdiag as its user or root, or give --log FILE", "sudo llmdiag snapshot 4121"),
+        ("start the container with --cap-add SYS_PTRACE, or run llmdiag as root on the host against the host's pid", "llmdiag snapshot 4121"),
+        (PORT_NEEDED, "llmdiag snapshot 4121 --port PORT"),
+        ("http://h/metrics wants credentials (401): give the token with --bearer-file", "llmdiag snapshot 4121 --bearer-file FILE"),
+        ("the output goes to a pipe; give --log FILE", "llmdiag snapshot 4121 --log FILE"),
+        ("no server is known; name it with --redis URL", "LLMDIAG_REDIS_URL=redis://HOST:PORT llmdiag snapshot 4121"),
+        (f"no server is known; name it with --redis URL; {ROOT_NEEDED}", "sudo LLMDIAG_REDIS_URL=redis://HOST:PORT llmdiag snapshot 4121"),
+        ("local variables were not read: --locals off", "llmdiag snapshot 4121"),
+    ],
+)
+def test_the_printed_command_has_what_the_reason_asks_for(reason: str, command: str) -> None:
+    collected = (Collected("threads", "threads", "partial", reason or None),)
+    found = diagnosis("inconclusive", *blind("a"), collected=collected)
+    assert [gap.command for gap in words.missing(found)] == [command]
+    assert typed(screen(found, 80), command)
+    document: Any = json_.render(found)
+    assert document["inconclusive"][0]["missing"][0]["collect"] == [command]
+
+
+def test_an_option_is_asked_for_once_and_not_where_a_whole_snapshot_finds_it() -> None:
+    open_question = rule("a", Verdict.INCONCLUSIVE, unseen("required", "probes"))
+    asked = diagnosis("inconclusive", open_question, collected=(Collected("metrics", "probes", "partial", PORT_NEEDED),))
+    assert words.missing(asked)[0].command == "llmdiag snapshot 4121 --port PORT"
+    left_out = (*asked.collected, Collected("sockets", "sockets", "skipped", "--skip sockets"))
+    found = replace(asked, collected=left_out, collect_hints={})
+    assert words.missing(found)[0].command == "llmdiag snapshot 4121"
+
+
+def test_a_known_cache_server_that_wants_a_password_gets_a_place_for_it() -> None:
+    reason = "redis://[::1]:6379 wants a password; set LLMDIAG_REDIS_URL to a URL with the rights to read it"
+    found = diagnosis(
+        "inconclusive", rule("a", Verdict.INCONCLUSIVE, unseen("required", "cache_keys")), collected=(Collected("redis", "cache_keys", "failed", reason),),
+        collect_hints={"cache_keys": "LLMDIAG_REDIS_URL='redis://[::1]:6379' llmdiag snapshot {pid}"},
+    )
+    assert words.missing(found)[0].command == "LLMDIAG_REDIS_URL='redis://USER:PASSWORD@[::1]:6379' llmdiag snapshot 4121"
+
+
+def test_many_tables_leave_room_for_the_reason() -> None:
+    collected = tuple(Collected("threads", f"table_{n}", "partial", "llmdiag was stopped") for n in range(12))
+    open_question = rule("a", Verdict.INCONCLUSIVE, *(unseen("required", f"table_{n}", name=f"s{n}") for n in range(12)))
+    shown = " ".join(" ".join(screen(diagnosis("inconclusive", open_question, collected=collected), 80)).split())
+    assert "collect table_0, table_1, table_10, table_11 and 8 more tables (llmdiag was stopped)" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_reason_is_shortened_before_its_remedy(width: int) -> None:
+    reason = f"not allowed for 212 threads, e.g. /proc/4121/task/{'4121/stat and ' * 20}more; {ROOT_NEEDED}"
+    found = diagnosis("inconclusive", *blind("a"), collected=(Collected("threads", "threads", "partial", reason),))
+    shown = " ".join(" ".join(screen(found, width)).split())
+    assert "1 collect threads (not allowed for" in shown
+    assert f"…; {ROOT_NEEDED})" in shown
 
 
 def test_not_redacted_is_shouted() -> None:

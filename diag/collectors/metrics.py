@@ -45,6 +45,7 @@ TABLES: tuple[Table, ...] = ()
 BUDGET_S = 5.0
 BUDGET_BYTES = 40 << 20
 HINT = "llmdiag snapshot {pid}"
+COLUMN_HINTS = {"probes.protocol": "ss -lntp"}
 
 PATIENCE_S = 2.0
 MAX_PORTS = 4

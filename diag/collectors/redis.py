@@ -37,6 +37,7 @@ TABLES: tuple[Table, ...] = ()
 BUDGET_S = 3.0
 BUDGET_BYTES = 4 << 20
 HINT = "LLMDIAG_REDIS_URL=redis://HOST:PORT llmdiag snapshot {pid}"
+COLUMN_HINTS = {"cache_keys.verdict": "llmdiag scan-cache --keys-from {bundle}"}
 PATIENCE_S = 2.0
 """With each answer of a server; one that was silent is not asked again."""
 MAX_SERVERS = 4

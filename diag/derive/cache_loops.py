@@ -25,6 +25,14 @@ CACHE_CLIENT = re.compile(r"(^|/)(redis|valkey|aioredis|coredis|rediscluster|dja
 DIGEST = re.compile(r"[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-")
 # queue.py:171 get, threading.py:327 wait, selectors.py:468 select
 WAITS_FOR_WORK = re.compile(r"(^|/)(queue|threading|selectors|concurrent/futures/\w+)\.py$")
+# What a client does that fetches no cached value: counting, queueing, writing, waiting for messages
+NO_READS = frozenset({
+    "incr", "incrby", "incrbyfloat", "decr", "decrby", "hincrby", "set", "setex", "setnx", "psetex", "mset", "hset", "hmset", "expire",
+    "pexpire", "persist", "touch", "delete", "unlink", "lpush", "rpush", "lpop", "rpop", "blpop", "brpop", "blmove", "lmove", "llen",
+    "lrange", "zadd", "zpopmin", "bzpopmin", "zrange", "zcard", "sadd", "scard", "smembers", "xadd", "xread", "xreadgroup", "xack", "xlen",
+    "publish", "subscribe", "get_message", "listen", "ping", "exists", "ttl", "pttl", "type", "scan", "scan_iter", "keys", "dbsize", "info",
+    "time", "config_get", "lock", "acquire", "extend", "release",
+})  # fmt: skip
 ENTRY_FRAMES = frozenset({"_bootstrap", "_bootstrap_inner", "run", "<module>", "_worker", "_main", "spawn_main"})
 CHAIN_FRAMES = 4
 THREAD = ["bundle", "host", "capture", "pid", "tid"]
@@ -40,7 +48,7 @@ GIVES: tuple[Table, ...] = (
         "ancestor VARCHAR: deepest function common to all samples", "ancestor_file VARCHAR: its file",
         "chain VARCHAR: cache read <- caller <- … <- the common caller",
         "reads BIGINT: samples (or system calls) in which it was seen reading the cache; 0 = only what it holds tells",
-        "seen_in VARCHAR: stacks | system calls | held key (it loops on a copy in its own memory); unknown without cache_keys",
+        "seen_in VARCHAR: stacks | system calls | held key (it loops on a copy in its own memory); NULL = not known, what it holds could not be looked up",
         "peer VARCHAR: cache server it waits on; NULL = seen in stacks only",
     ),
     table(
@@ -143,6 +151,8 @@ def _loops(
         common = common[: next((n for n, (_, file) in enumerate(common) if CACHE_CLIENT.search(file)), len(common))]
         if len(mine) < 2 or not common or common[-1][0] in ENTRY_FRAMES:
             continue
+        if _fetches_nothing(mine):
+            continue
         reading = [found for found in (_read_chain(stack, len(common)) for stack in mine) if found]
         peer, hits = peers.get(identity, (None, 0))
         seen_in = "stacks" if reading else "system calls" if hits else "held key" if identity in holders else None
@@ -156,6 +166,12 @@ def _loops(
             "reads": len(reading) or hits, "seen_in": seen_in, "peer": peer,
         })
     return out
+
+
+def _fetches_nothing(stacks: list[list[Frame]]) -> bool:
+    """Does it use the cache client, whenever it is seen in it, for something else than reading values?"""
+    calls = {next((func for func, file in stack if CACHE_CLIENT.search(file)), None) for stack in stacks} - {None}
+    return bool(calls) and calls <= NO_READS
 
 
 def _read_chain(stack: list[Frame], common: int) -> str | None:

@@ -18,12 +18,12 @@ MAX_SENTENCE_CHARS = 2_000
 
 def facts(diagnosis: Diagnosis, rule: str) -> dict[str, object] | None:
     """One rule's signals as data; None when there is no such rule."""
-    results = (*diagnosis.findings, *diagnosis.inconclusive, *diagnosis.ruled_out)
+    results = (*diagnosis.findings, *diagnosis.explained, *diagnosis.inconclusive, *diagnosis.ruled_out)
     result = next((r for r in results if r.rule == rule), None)
-    if result is not None:
-        return _facts(diagnosis, result)
+    if result is None:
+        return None
     cause = next((cause for cause, names in diagnosis.folded.items() if rule in names), None)
-    return None if cause is None else {"rule": rule, "verdict": "matched", "folded_under": cause, "signals": []}
+    return _facts(diagnosis, result) | ({} if cause is None else {"folded_under": cause})
 
 
 def _facts(diagnosis: Diagnosis, result: RuleResult) -> dict[str, object]:

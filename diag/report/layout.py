@@ -6,6 +6,9 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from diag.report import inert
 
+MIN_BEFORE = 30
+"""Cells of a reason that stay before its remedy."""
+
 
 def wrapped(text: str, width: int) -> list[str]:
     """One line of text -> lines of at most `width` cells; a word that is longer than a line is broken. Never empty."""
@@ -25,6 +28,20 @@ def limited(lines: Sequence[str], limit: int | None, width: int) -> list[str]:
         return list(lines)
     last = lines[limit - 1]
     return [*lines[: limit - 1], f"{set_cell_size(last, min(cell_len(last), width - 2)).rstrip()} …"]
+
+
+def remedy_kept(text: str, limit: int, width: int) -> list[str]:
+    """`what is missing; its remedy` on at most `limit` lines, one more for a long remedy: only what is before it is shortened."""
+    lines = wrapped(text, width)
+    before, mark, remedy = text.rpartition("; ")
+    if len(lines) <= limit or not mark:
+        return limited(lines, limit, width)
+    for most in (limit, limit + 1):
+        for room in range(cell_len(before), MIN_BEFORE, -1):
+            lines = wrapped(f"{clipped(before, room)}{mark}{remedy}", width)
+            if len(lines) <= most:
+                return lines
+    return limited(lines, limit + 1, width)
 
 
 def clipped(text: str, width: int) -> str:

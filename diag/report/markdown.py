@@ -42,7 +42,12 @@ RULER = re.compile(r"[-=+][-=+ ]*")
 BLANK_LINES = re.compile(r"\n{3,}")
 
 
-def render(diagnosis: Diagnosis) -> str:
+def render_all(diagnoses: Sequence[Diagnosis]) -> str:
+    """Several captures, one below the other: together as long as one alone may be, and each with its share."""
+    return "\n".join(render(diagnosis, MAX_CHARS // max(1, len(diagnoses))) for diagnosis in diagnoses)
+
+
+def render(diagnosis: Diagnosis, max_chars: int = MAX_CHARS) -> str:
     """Diagnosis -> Markdown of at most 60,000 characters; what had to be left out is said at the end."""
     body = [_part("finding", diagnosis, result, number) for number, result in enumerate(diagnosis.findings, 1)]
     missing, ruled_out = words.missing(diagnosis), words.ruled_out(diagnosis)
@@ -58,7 +63,7 @@ def render(diagnosis: Diagnosis) -> str:
         _listed(diagnosis, "unrecognised"),
         words.sharing(diagnosis),
     )
-    return _bounded(head, body, tail, words.report_command(diagnosis))
+    return _bounded(head, body, tail, words.report_command(diagnosis), max_chars)
 
 
 @functools.cache
@@ -175,13 +180,13 @@ def _literal(text: str) -> str:
     return f"{' ' if text[:1] == ' ' else ''}{escaped(body)}{' ' if text[-1:] == ' ' and body else ''}" if text else ""
 
 
-def _bounded(head: str, body: Sequence[str], tail: str, everything: str) -> str:
+def _bounded(head: str, body: Sequence[str], tail: str, everything: str, max_chars: int) -> str:
     """All parts if they fit; else whole lines of the body up to the limit, a note, and the tail."""
     whole = "\n".join([head, *body, tail])
-    if len(whole) <= MAX_CHARS:
+    if len(whole) <= max_chars:
         return whole
     note = f"**Cut:** the whole report has {len(whole)} characters. All of it:\n\n{fence(f'{everything} -f json')}\n"
-    room = MAX_CHARS - len(head) - len(tail) - len(note) - 200
+    room = max_chars - len(head) - len(tail) - len(note) - 200
     return "\n".join([head, _cut("\n".join(body), room), note, tail])
 
 

@@ -11,13 +11,15 @@ from diag.model import Action, Diagnosis, RuleResult, Verdict
 from diag.report import words
 from diag.report.inert import command as as_command
 from diag.report.inert import inert
-from diag.report.layout import clipped, command_lines, joined, limited, middle, wrapped
+from diag.report.layout import clipped, command_lines, joined, limited, middle, remedy_kept, wrapped
 from diag.report.words import Missing, Sentence
 
 LINES = 23
 """One less than a terminal has: the prompt takes the last."""
 LABEL = 11
 MAX_COMMAND_LINES = 8
+MAX_REASON_CHARS = 1_000
+MAX_TABLES = 4
 MARK_STYLE = {"+": "bold green", "-": "dim", "?": "bold yellow"}
 COMMAND_STYLE = "cyan"
 NEVER = 1_000
@@ -122,11 +124,12 @@ def _because(result: RuleResult, width: int) -> list[Item]:
 
 def _first_sentence(sentence: Sentence, width: int, limit: int = 3) -> list[Text]:
     """`[+] text (+3 like it)  source` on at most `limit` lines; the source only where it costs no line."""
-    text = inert(sentence.text, limit * width)
+    unseen = sentence.mark == "?"
+    text = inert(sentence.text, MAX_REASON_CHARS if unseen else limit * width)
     others = f" (+{sentence.others} like it)" if sentence.others else ""
     parts = wrapped(text + others, width - 4)
     if len(parts) > limit:
-        parts = limited(wrapped(text, width - 4), limit, width - 4 - cell_len(others))
+        parts = remedy_kept(text, limit, width - 4) if unseen else limited(wrapped(text, width - 4), limit, width - 4 - cell_len(others))
         parts[-1] += others
     shown = sentence_lines(sentence.mark, parts)
     source = inert(sentence.source)
@@ -152,9 +155,10 @@ def _not_seen(diagnosis: Diagnosis, first: RuleResult, width: int) -> list[Item]
 
 def _gap(label: str, gap: Missing, rank: int, number: str, width: int) -> Item:
     """What was not looked at and why, and below it the command that would look."""
-    why = "" if gap.because == words.NOT_COLLECTED else f" ({inert(gap.because)})"
-    text = f"{number}{inert(', '.join(gap.tables))}{why}"
-    head = limited(wrapped(text, width - LABEL), 2, width - LABEL)
+    why = "" if gap.because == words.NOT_COLLECTED else f" ({inert(gap.because, MAX_REASON_CHARS)})"
+    more = f" and {len(gap.tables) - MAX_TABLES} more tables" if len(gap.tables) > MAX_TABLES else ""
+    text = f"{number}{inert(', '.join(gap.tables[:MAX_TABLES]))}{more}{why}"
+    head = remedy_kept(text, 2, width - LABEL)
     return Item(label, rank, (*_body(Text(part) for part in head), *command(gap.command, width)))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from diag.model import Diagnosis, RuleResult, SignalResult, SignalState, Verdict
 from diag.report.inert import inert
+from diag.report.remedy import completed
 
 MARK = {SignalState.HELD: "+", SignalState.EMPTY: "-", SignalState.UNSEEN: "?"}
 STATES = (SignalState.HELD, SignalState.UNSEEN, SignalState.EMPTY)
@@ -46,14 +47,24 @@ def headline(diagnosis: Diagnosis) -> tuple[str, str]:
         first = diagnosis.findings[0]
         return inert(f"{first.verdict.value.upper()} {first.rule}"), first.subject
     if diagnosis.verdict == "inconclusive":
-        if not any(result.held("required") for result in diagnosis.inconclusive):
-            return "INCONCLUSIVE: nothing could be looked at", ""
-        return inert(f"INCONCLUSIVE {diagnosis.inconclusive[0].rule}: neither confirmed nor ruled out by this evidence"), ""
+        half_seen = next((result.rule for result in diagnosis.inconclusive if result.held("required")), None)
+        if half_seen is not None:
+            return inert(f"INCONCLUSIVE {half_seen}: neither confirmed nor ruled out by this evidence"), ""
+        return _blind(diagnosis), ""
     still_open = len(diagnosis.inconclusive)
     rules = f"{len(diagnosis.ruled_out) + still_open} rules"
     if still_open:
         return f"CLEAR: no known incident found, but {still_open} of {rules} could not be judged", ""
     return f"CLEAR: no known incident found ({rules} ruled out)", ""
+
+
+def _blind(diagnosis: Diagnosis) -> str:
+    """Too much is open for a verdict: how much, and whether there was any evidence at all."""
+    judged, still_open = len(diagnosis.ruled_out), len(diagnosis.inconclusive)
+    if judged:
+        return f"INCONCLUSIVE: {still_open} of {judged + still_open} rules could not be judged"
+    looked = any(item.status in ("ok", "partial") for item in diagnosis.collected)
+    return f"INCONCLUSIVE: nothing could be {'judged' if looked else 'looked at'}"
 
 
 def origin(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -161,7 +172,7 @@ def _why_not(result: RuleResult) -> str:
         return signal.says[0] if signal.says else f"{_title(signal)} speaks against it"
     empty = [s for s in result.signals if s.role == "required" and s.state is SignalState.EMPTY]
     near = [s.near for s in empty if s.near]
-    return near[0] if near else f"no sign of: {_title(empty[0])}" if empty else "a required signal is missing"
+    return near[0] if near else f"its sign '{_title(empty[0])}' was not found" if empty else "a required signal is missing"
 
 
 def missing(diagnosis: Diagnosis) -> list[Missing]:
@@ -187,7 +198,7 @@ def _together(reasons: Iterable[str]) -> str:
 
 def _not_read(diagnosis: Diagnosis, table: str) -> str:
     """Why a table was not read, as its collector said."""
-    said = [c.reason for c in diagnosis.collected if c.table_name == table.split(".")[0] and c.status != "ok" and c.reason]
+    said = [c.reason for c in diagnosis.collected if c.table_name in (table, table.split(".")[0]) and c.status != "ok" and c.reason]
     return "; ".join(dict.fromkeys(said))
 
 
@@ -195,7 +206,14 @@ def hint_for(diagnosis: Diagnosis, table: str) -> str:
     """The exact command that collects a table on this target."""
     pid = diagnosis.subject.get("pid")
     template = diagnosis.collect_hints.get(table) or diagnosis.collect_hints.get(table.split(".")[0]) or "llmdiag snapshot {pid}"
-    return template.replace("{pid}", "PID" if pid is None else shlex.quote(str(pid)))
+    bundle = str(diagnosis.subject.get("path") or "BUNDLE")
+    run = template.replace("{pid}", "PID" if pid is None else shlex.quote(str(pid))).replace("{bundle}", shlex.quote(bundle))
+    return completed(run, "" if _left_out(diagnosis) else _not_read(diagnosis, table))
+
+
+def _left_out(diagnosis: Diagnosis) -> bool:
+    """Were the sockets not asked for? Then a whole snapshot finds ports and cache servers by itself."""
+    return any(item.table_name == "sockets" and item.status == "skipped" for item in diagnosis.collected)
 
 
 def hints_for(diagnosis: Diagnosis, signal: SignalResult) -> list[str]:
@@ -221,12 +239,23 @@ def collectors(diagnosis: Diagnosis) -> tuple[int, int, list[tuple[str, str]]]:
     return len(by_name) - len(gaps), len(by_name), gaps
 
 
+def _partial(diagnosis: Diagnosis) -> int:
+    """Collectors that read something, and not everything."""
+    states: dict[str, set[str]] = {}
+    for item in diagnosis.collected:
+        states.setdefault(item.collector, set()).add(item.status)
+    return sum(1 for found in states.values() if found & {"ok", "partial"} and found != {"ok"})
+
+
 def footer(diagnosis: Diagnosis) -> list[str]:
     """How much was looked at and what it cost the patient."""
     good, total, gaps = collectors(diagnosis)
-    named = ", ".join(inert(name, 20) for name, _ in gaps[:MAX_NAMED])
-    without = f" (not: {named}{f' +{len(gaps) - MAX_NAMED}' if len(gaps) > MAX_NAMED else ''})" if gaps else ""
-    return [f"{good}/{total} collectors complete{without}", pause(diagnosis), redaction(diagnosis), *_effects(diagnosis)]
+    partial = _partial(diagnosis)
+    most = MAX_NAMED - 1 if partial else MAX_NAMED
+    named = ", ".join(inert(name, 20) for name, _ in gaps[:most])
+    without = f" (not: {named}{f' +{len(gaps) - most}' if len(gaps) > most else ''})" if gaps else ""
+    half = f", {partial} partial" if partial else ""
+    return [f"{good}/{total} collectors complete{half}{without}", pause(diagnosis), redaction(diagnosis), *_effects(diagnosis)]
 
 
 def side_effects(diagnosis: Diagnosis) -> list[str]:

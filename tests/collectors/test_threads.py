@@ -67,7 +67,7 @@ def test_a_stuck_thread_is_seen_and_left_alone(tmp_path: Path) -> None:
         rows = found.of("threads", tid=patient.tids["stuck"])
         assert [row["state"] for row in rows] == ["D", "D"]
         looks = [row for row in found.of("thread_states", tid=patient.tids["stuck"]) if row["state"] is not None]
-        assert [(row["state"], row["hits"]) for row in looks] == [("D", 3)]
+        assert [(row["state"], row["hits"]) for row in looks] == [("D", 5)]
         assert states.condition_of(procfs.tree(patient.pid)) == before
         assert before[(patient.pid, patient.tids["stuck"])][0] == "D"
 

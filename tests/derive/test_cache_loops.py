@@ -63,6 +63,14 @@ def test_a_cache_read_below_a_caller_it_never_leaves_is_a_loop() -> None:
     assert (found["thread"], found["class"], found["runnable_pct"], found["vol_per_s"]) == ("worker-0", "poll", 40.0, 900.0)
 
 
+@pytest.mark.parametrize(("call", "expected"), [("incr", 0), ("llen", 0), ("brpop", 0), ("get", 1), ("mget", 1), ("hgetall", 1)])
+def test_counting_and_queueing_are_no_cache_reads(call: str, expected: int) -> None:
+    """Also not where system calls show that it talks to the server."""
+    busy = f"main > serve > poll > {call}@redis/commands/core.py > execute_command@redis/client.py"
+    found = loops(stack_frames=stacks(busy, WAIT, busy), thread_states=[waiting()], sockets=[socket()])
+    assert len(found) == expected
+
+
 def test_inside_the_client_in_every_sample_the_caller_of_the_client_is_the_ancestor() -> None:
     (found,) = loops(stack_frames=stacks(SEND, SEND, SEND))
     assert (found["ancestor"], found["chain"], found["reads"]) == ("lookup", "get <- lookup", 3)

@@ -64,6 +64,8 @@ class Way:
     """Signals of the ghost rule that could not be looked at."""
     still_open: frozenset[str] = frozenset()
     """Other rules that are inconclusive; the rest is ruled out."""
+    likely: frozenset[str] = frozenset()
+    """Other rules that find something, because what was done is an incident of its own."""
     needs_root: bool = False
     also: frozenset[str] = frozenset()
     """Collectors that go without because of what another one could not read."""
@@ -79,7 +81,7 @@ class Way:
 
 def way(*missing: str, **rest: Any) -> Callable[[Callable[[World], Iterator[Around]]], Way]:
     """Make a Way of a generator that breaks something and yields how to start llmdiag."""
-    sets = {name: frozenset(rest.pop(name, ())) for name in ("still_open", "also")}
+    sets = {name: frozenset(rest.pop(name, ())) for name in ("still_open", "likely", "also")}
     return lambda broken: Way(contextlib.contextmanager(broken), missing=frozenset(missing), **sets, **rest)
 
 
@@ -104,7 +106,7 @@ def nothing_hot(world: World) -> Iterator[Around]:
 
 
 @way(
-    *BY_STACK, *BY_KEY, "log_silent", "backlog", "no_answer", "frozen_counters", ghost="inconclusive", still_open={"cpu-spin", "event-loop-blocked"},
+    *BY_STACK, *BY_KEY, "log_silent", "backlog", "no_answer", "frozen_counters", ghost="inconclusive", still_open={"cpu-spin", "event-loop-blocked", "service-silent"},
     needs_root=True, also={"metrics", "redis"},
 )
 def no_right_to_trace(world: World) -> Iterator[Around]:
@@ -126,7 +128,7 @@ def py_spy_talks_nonsense(world: World) -> Iterator[Around]:
     yield Around(world.lab.pid, python_with("echo '<html>not found</html>'", world.path("nonsense")))
 
 
-@way(*BY_STACK, *BY_KEY, "backlog", "frozen_counters", ghost="inconclusive", still_open={"event-loop-blocked"})
+@way(*BY_STACK, *BY_KEY, "backlog", "frozen_counters", ghost="inconclusive", still_open={"event-loop-blocked", "service-silent"}, likely={"process-ended"})
 def patient_killed(world: World) -> Iterator[Around]:
     """The patient is another service like the first one: this one does not survive."""
     with start_lab(GHOST_LAB, "--redis", world.server.url, "--workers", "2", log=world.path("killed.log")) as lab:

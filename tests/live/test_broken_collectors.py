@@ -31,7 +31,7 @@ pytestmark = pytest.mark.live
 
 KINDS = ("denied", "vanished", "timeout", "garbage")
 # all rules are written down, so that a new one is thought about here
-RULES = {"cpu-spin", "event-loop-blocked", "ghost-key-retry-loop", "process-stopped"}
+RULES = {"cpu-spin", "event-loop-blocked", "ghost-key-retry-loop", "process-ended", "process-stopped", "service-silent"}
 GHOST = "ghost-key-retry-loop"
 
 
@@ -191,7 +191,8 @@ def test_which_rules_can_still_be_judged(world: World, way: Way) -> None:
     judged = {item["rule"]: item["verdict"] for item in found["findings"]}
     judged |= {item["rule"]: "inconclusive" for item in found["inconclusive"]}
     judged |= {item["rule"]: "not matched" for item in found["ruled_out"]}
-    assert judged == {rule: "not matched" for rule in RULES} | {rule: "inconclusive" for rule in way.still_open} | {GHOST: way.ghost}
+    others = {rule: "inconclusive" for rule in way.still_open} | {rule: "likely" for rule in way.likely}
+    assert judged == {rule: "not matched" for rule in RULES} | others | {GHOST: way.ghost}
     missing = {item["signal"] for rule in (*found["findings"], *found["inconclusive"]) if rule["rule"] == GHOST for item in rule["missing"]}
     assert missing == (way.missing if way.ghost != "not matched" else set())
     assert said.code == {"matched": 1, "inconclusive": 3, "clear": 0}[found["verdict"]]
@@ -224,11 +225,11 @@ def test_a_patient_that_died_is_seen_dead(world: World) -> None:
 
 GARBAGE_OPENS: Mapping[str, tuple[str, frozenset[str]]] = {
     # collector: verdict of the ghost rule, rules that are open
-    "processes": ("confirmed", frozenset({"process-stopped"})),
+    "processes": ("confirmed", frozenset({"process-ended", "process-stopped"})),
     "threads": ("inconclusive", frozenset({"process-stopped"})),
     "stacks": ("inconclusive", frozenset()),
-    "sockets": ("confirmed", frozenset()),
-    "metrics": ("confirmed", frozenset({"cpu-spin"})),
+    "sockets": ("confirmed", frozenset({"service-silent"})),
+    "metrics": ("confirmed", frozenset({"cpu-spin", "service-silent"})),
     "logs": ("confirmed", frozenset()),
     "redis": ("likely", frozenset()),
     "host": ("confirmed", frozenset()),

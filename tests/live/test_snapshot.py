@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from diag import evidence
 from diag.labs import wait_until
+from diag.live import Options
+from diag.redact import Redactor
+from diag.snapshot import take
 from tests.live.run import llmdiag, snapshot
 
 pytestmark = pytest.mark.live
@@ -131,7 +135,8 @@ def test_sigkill_of_the_patient_mid_snapshot(service: subprocess.Popen[str], tmp
     service.kill()
     out, err = tool.communicate(timeout=60)
     assert "Traceback" not in err
-    assert tool.returncode in (0, 3)
+    assert tool.returncode == 1
+    assert [finding["rule"] for finding in json.loads(out)["findings"]] == ["process-ended"]
     found = json.loads(out)
     assert any(item["collector"] == "processes" for item in found["collected"])
     rows = llmdiag("query", str(tmp_path / "b.zip"), "SELECT count(*) AS n FROM stack_frames", "-f", "json").json["rows"]
@@ -273,3 +278,112 @@ def test_the_clock_of_a_window(service: subprocess.Popen[str], tmp_path: Path) -
     assert [row["sample"] for row in rows] == [0, 1, 2]
     assert started <= rows[0]["ts"] < rows[1]["ts"] < rows[2]["ts"]
     assert 1.5 < rows[2]["ts"] - rows[0]["ts"] < 10
+
+
+FULL_DISK = """
+import resource, sys
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+from diag.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 300, 2000, 6000])
+def test_a_disk_that_fills_up_is_one_clear_error(service: subprocess.Popen[str], tmp_path: Path, limit: int) -> None:
+    """No file may grow beyond `limit` bytes: the journal, or an artefact before it, cannot be written any further."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(limit), "snapshot", str(service.pid), "-o", str(tmp_path / "b.zip"), "--window", "1"],
+        capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "LLMDIAG_STRICT": "1"},
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 2), done.stderr
+    first, hint = done.stderr.splitlines()
+    assert first.startswith(f"error: cannot write {tmp_path / 'b'}/"), done.stderr
+    assert first.endswith(": File too large")
+    assert not (tmp_path / "b.zip").exists()
+    if limit <= 300:
+        assert "nothing was collected yet" in hint
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert f"llmdiag analyze {tmp_path / 'b'}" in hint
+        assert llmdiag("analyze", str(tmp_path / "b")).code in (0, 3)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB; needs the right to mount."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_one_clear_error(service: subprocess.Popen[str], small_disk: Path) -> None:
+    """Nothing at all can be written any more, also by collectors that write when they are ended."""
+    said = snapshot(service.pid, small_disk / "b.zip", "--window", "1")
+    assert (said.code, len(said.err.splitlines())) == (2, 2), said.err
+    assert "No space left on device" in said.err
+    assert "Exception ignored" not in said.err
+
+
+@pytest.mark.parametrize("output", [".", "", "there", "there.zip"])
+def test_a_folder_gets_a_bundle_of_the_usual_name(tmp_path: Path, output: str) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there.zip").mkdir()
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        said = llmdiag("snapshot", str(child.pid), "-o", output, "--window", "0.5", "--samples", "2", cwd=tmp_path)
+    finally:
+        child.kill()
+        child.wait()
+    assert said.code == 0, said.err
+    (bundle,) = (tmp_path / output).glob(f"llmdiag-*-{child.pid}-*.zip")
+    assert f"bundle: {bundle.relative_to(tmp_path)}" in said.err
+
+
+def test_two_snapshots_of_one_second(service: subprocess.Popen[str], tmp_path: Path) -> None:
+    """Started together; the name ends with the second, so that of some three two are the same."""
+    command = [sys.executable, "-m", "diag.cli", "snapshot", str(service.pid), "--window", "0.5", "--samples", "2", "--skip", "stacks"]
+    tools = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(3)]
+    said = [tool.communicate(timeout=120)[1] for tool in tools]
+    assert [tool.returncode in (0, 3) for tool in tools] == [True] * 3, said
+    assert len(list(tmp_path.glob("llmdiag-*.zip"))) == 3
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_the_next_free_name_is_taken(service: subprocess.Popen[str], tmp_path: Path) -> None:
+    (tmp_path / "b.zip").write_text("mine")
+    (tmp_path / "b-2").mkdir()
+    (tmp_path / "b-3.zip").symlink_to("nowhere")
+    collectors = [module for module in evidence.collectors_of(evidence.Extras()) if module.NAME == "processes"]
+    bundle, interrupted = take(
+        service.pid, Options(window_s=0.1, samples=2), tmp_path / "b.zip", collectors, redactor=Redactor(), progress=lambda what, share: None,
+        strict=True, numbered=True,
+    )
+    assert (bundle, interrupted) == (tmp_path / "b-4.zip", False)
+    assert (tmp_path / "b.zip").read_text() == "mine"
+
+
+def test_ctrl_c_before_the_first_look_is_no_verdict(service: subprocess.Popen[str], tmp_path: Path) -> None:
+    """The bearer file is a pipe into which nothing is written: there it waits before anything is read."""
+    os.mkfifo(tmp_path / "bearer")
+    tool = subprocess.Popen(
+        [sys.executable, "-m", "diag.cli", "snapshot", str(service.pid), "-o", str(tmp_path / "b.zip"), "--bearer-file", str(tmp_path / "bearer")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    writer = wait_until(lambda: opened(tmp_path / "bearer"), WAIT_S)
+    tool.send_signal(signal.SIGINT)
+    out, err = tool.communicate(timeout=WAIT_S)
+    os.close(writer)
+    assert (tool.returncode, out, err.strip()) == (130, "", "interrupted")
+    assert not (tmp_path / "b").exists()
+
+
+def opened(pipe: Path) -> int | None:
+    """The writing end, as soon as somebody reads."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
