@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from diag.errors import RuleError
 from diag.evidence import Evidence
-from diag.model import Action, Diagnosis, RuleResult, SignalResult, SignalState, Verdict
+from diag.model import Action, Collected, Diagnosis, RuleResult, SignalResult, SignalState, Verdict
 from diag.rules import ACTION_FIELDS, SEVERITIES, ActionTemplate, Rule, Signal
 
 MAX_ROWS = 1_000
@@ -51,7 +51,7 @@ def diagnose(evidence: Evidence, rules: Sequence[Rule], context: Mapping[str, st
     findings = tuple(r for r in matched if r.rule not in hidden)
     inconclusive = tuple(r for r in results if r.verdict is Verdict.INCONCLUSIVE)
     return Diagnosis(
-        verdict=_overall(findings, results),
+        verdict=_overall(findings, results, evidence.collected),
         findings=findings,
         inconclusive=tuple(sorted(inconclusive, key=lambda r: (-len(r.held()), r.rule))),
         ruled_out=tuple(r for r in results if r.verdict is Verdict.NOT_MATCHED),
@@ -165,13 +165,16 @@ def _rank(result: RuleResult, symptoms: frozenset[str]) -> tuple[object, ...]:
     )
 
 
-def _overall(findings: Sequence[RuleResult], results: Sequence[RuleResult]) -> str:
+def _overall(findings: Sequence[RuleResult], results: Sequence[RuleResult], collected: Sequence[Collected]) -> str:
+    """What was not handed in leaves a diagnosis clear as far as it goes; what could not be read does not, if it is most of it."""
     if findings:
         return "matched"
     still_open = [r for r in results if r.verdict is Verdict.INCONCLUSIVE]
     half_seen = any(r.held("required") for r in still_open)
-    mostly_blind = 2 * len(still_open) > len(results)  # a few rules that could be judged do not acquit of all the others
-    return "inconclusive" if half_seen or mostly_blind or not results else "clear"
+    unreadable = {item.table_name.split(".")[0] for item in collected if item.status in ("failed", "partial")}
+    blind = [r for r in still_open if any(table.split(".")[0] in unreadable for s in r.unseen() for table in s.unseen_tables)]
+    mostly_blind = 2 * len(blind) > len(results) or len(still_open) == len(results)
+    return "inconclusive" if half_seen or mostly_blind else "clear"
 
 
 def _side_effects(evidence: Evidence) -> dict[str, object]:

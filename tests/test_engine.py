@@ -178,11 +178,16 @@ def test_ranking_cause_before_symptom_confirmed_before_likely_then_severity(make
     assert order == ["confirmed-medium", "likely-critical", "likely-high", "symptom-confirmed"]
 
 
-def test_a_few_judged_rules_do_not_acquit_of_all_the_others(make_case: MakeCase) -> None:
-    case = make_case({}, ["threads"])
+@pytest.mark.parametrize(("notes", "verdict"), [({}, "clear"), ({"gpu_devices": "denied"}, "inconclusive"), ({"gpu_processes": "denied"}, "clear")])
+def test_a_few_judged_rules_do_not_acquit_of_those_whose_evidence_could_not_be_read(
+    make_case: MakeCase, notes: dict[str, str], verdict: str
+) -> None:
+    """What was not handed in is another matter."""
+    case = make_case({}, ["threads"], notes)
     judged, blind = rule(signal(THREADS), name="judged"), [rule(signal("SELECT * FROM gpu_devices"), name=f"blind-{n}") for n in range(3)]
-    assert engine.diagnose(case, [judged, *blind], {}, {}).verdict == "inconclusive"
+    assert engine.diagnose(case, [judged, *blind], {}, {}).verdict == verdict
     assert engine.diagnose(case, [judged, blind[0]], {}, {}).verdict == "clear"
+    assert engine.diagnose(case, blind, {}, {}).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(("doubted", "state", "rows"), [
