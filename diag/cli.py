@@ -72,7 +72,7 @@ def snapshot(pid: int, output: Path | None, form: str, rules_dir: Path | None, d
     Read-only and bounded. Exit: 0 clear, 1 matched, 2 error, 3 inconclusive.
     """
     from diag import evidence, snapshot
-    from diag.cache import connection
+    from diag.cache.servers import connection
     from diag.live import Locals, Options
     from diag.redact import Redactor
 

@@ -13,10 +13,10 @@ from diag import cli_family, cli_offline, cli_purge, cli_scan, cli_script, cli_t
 from diag.errors import BadInput, LlmdiagError
 
 if TYPE_CHECKING:
-    from diag.cache.connection import Client
-    from diag.cache.keys import ScanResult
-    from diag.cache.purge import Options, Plan, PurgeResult
-    from diag.cache.restore import RestoreResult
+    from diag.cache.purging.purge import Options, Plan, PurgeResult
+    from diag.cache.purging.restore import RestoreResult
+    from diag.cache.servers.connection import Client
+    from diag.cache.values.keys import ScanResult
 
 SHOWN = 10
 FAMILIES_SHOWN = 30
@@ -49,7 +49,9 @@ def scan_cache(
     Without TARGET: LLMDIAG_REDIS_URL, then REDIS_URL, then a server on 127.0.0.1:6379.
     Exit: 0 no ghosts left, 1 ghosts, 2 error.
     """
-    from diag.cache import acl, named, order, plan_file
+    from diag.cache import order
+    from diag.cache.purging import acl, plan_file
+    from diag.cache.scanning import named
     from diag.report import cache as report
 
     stated = cli_family.begin(asked)
@@ -112,7 +114,7 @@ def scan_cache(
 @terminal.format_option("text", "json")
 def restore_cache(backup: Path, target: str, form: str, **asked: Any) -> None:
     """Put purged keys back; a newer value wins. Exit: 0, or 2 when some failed."""
-    from diag.cache import restore
+    from diag.cache.purging import restore
     from diag.report import cache as report
 
     client, shown = cli_target.choose(target, asked)
@@ -131,7 +133,7 @@ def restore_cache(backup: Path, target: str, form: str, **asked: Any) -> None:
 
 def _checked(include: Sequence[str], markers: Sequence[str]) -> tuple[bytes, ...]:
     """The marker texts as bytes. BadInput: one would fit every value, or a reason is none."""
-    from diag.cache.verdicts import SOFT
+    from diag.cache.values.verdicts import SOFT
 
     unknown = sorted(set(include) - set(SOFT))
     if unknown:
@@ -143,7 +145,7 @@ def _checked(include: Sequence[str], markers: Sequence[str]) -> tuple[bytes, ...
 
 def _greet(client: "Client", shown: str, form: str) -> None:
     """What was chosen, before anything else is said."""
-    from diag.cache import connection
+    from diag.cache.servers import connection
 
     with connection.speaking(shown):
         found = connection.describe(client)
@@ -158,7 +160,8 @@ def _look(
     asked: Mapping[str, Any], *, purging: bool,
 ) -> "tuple[ScanResult, dict[str, int] | None]":
     """Scan everything, or judge just the keys that were named. Family sizes are known only after a whole scan."""
-    from diag.cache import named, order
+    from diag.cache import order
+    from diag.cache.scanning import named
 
     if keys_from is None:
         return cli_scan.look(client, shown, asked, pattern=pattern, markers=markers, databases=databases, purging=purging)
@@ -186,7 +189,7 @@ def _held_keys(bundle: Path) -> list[bytes]:
 
 
 def _show(result: "ScanResult", plan: "Plan") -> None:
-    from diag.cache.how import LENGTHS_ONLY
+    from diag.cache.scanning.how import LENGTHS_ONLY
     from diag.report import cache as report
 
     terminal.out_line(f"{result.keys} keys, {result.bytes / 1e6:.1f} MB in {result.seconds:.1f} s")
@@ -205,7 +208,7 @@ def _show(result: "ScanResult", plan: "Plan") -> None:
 
 def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: bool, options: "Options") -> "PurgeResult | None":
     """None: a person said no."""
-    from diag.cache import backup, purge
+    from diag.cache.purging import backup, purge
 
     path = backup_path or backup.default_path()
     if plan.keys:

@@ -23,7 +23,7 @@ def options(command: F) -> F:
 
 def begin(asked: Mapping[str, Any]) -> tuple[bytes, ...]:
     """From here to the end of the command they hold. Returns the marker texts that family files state. BadInput: one is wrong."""
-    from diag.cache.selection import chosen, using
+    from diag.cache.values.selection import chosen, using
 
     selection = chosen(asked["families"], asked["family_files"])
     click.get_current_context().with_resource(using(selection))

@@ -13,8 +13,8 @@ from diag.errors import BadInput, LlmdiagError
 from diag.loose import shown
 
 if TYPE_CHECKING:
-    from diag.cache.keys import ScanResult
-    from diag.cache.planning import Plan
+    from diag.cache.purging.planning import Plan
+    from diag.cache.values.keys import ScanResult
 
 SERVER_ONLY = {"plan_path": "--plan", "print_acl": "--print-acl", "script_path": "--script", "credentials_file": "--credentials-file"}
 
@@ -39,9 +39,10 @@ def run(
     show: "Callable[[ScanResult, Plan], None]", out: Path | None = None,
 ) -> int:  # fmt: skip
     """Scan it, show what was found, write all rows to `out`; the exit code."""
-    from diag.cache import planning, rows_file
     from diag.cache.offline.contents import describe
     from diag.cache.offline.scan import scan
+    from diag.cache.purging import planning
+    from diag.cache.scanning import rows_file
     from diag.report import cache as report
 
     (terminal.note if form == "json" else terminal.out_line)(describe(path))

@@ -14,10 +14,10 @@ from diag import terminal
 from diag.errors import BadInput
 
 if TYPE_CHECKING:
-    from diag.cache.connection import Client
-    from diag.cache.keys import ScanResult
-    from diag.cache.planning import Plan
-    from diag.cache.purge import Options, PurgeResult
+    from diag.cache.purging.planning import Plan
+    from diag.cache.purging.purge import Options, PurgeResult
+    from diag.cache.servers.connection import Client
+    from diag.cache.values.keys import ScanResult
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def wish(asked: dict[str, Any], *, purging: bool, force: bool, pause_s: float, narrowed: bool) -> Wish:
     """BadInput: the options do not go together, or the plan has no place."""
-    from diag.cache import plan_file, purge, throttle
+    from diag.cache.purging import plan_file, purge, throttle
 
     path: Path | None = asked["plan_path"]
     if path is not None and purging and narrowed:
@@ -59,7 +59,8 @@ def wish(asked: dict[str, Any], *, purging: bool, force: bool, pause_s: float, n
 
 def print_acl(client: "Client", shown: str, pattern: str | None, form: str) -> None:
     """One line a use, for an administrator to paste."""
-    from diag.cache import acl, connection
+    from diag.cache.purging import acl
+    from diag.cache.servers import connection
 
     with connection.speaking(shown):
         lines = acl.lines(client, "*" if pattern is None else pattern)
@@ -74,7 +75,7 @@ def planned(
     client: "Client", shown: str, result: "ScanResult", sizes: "dict[str, int] | None", *, include: Sequence[str], max_keys: int, force: bool
 ) -> "tuple[ScanResult, Plan]":
     """The plan of a scan, both halves of each pair or none; and the scan with what more was read for it."""
-    from diag.cache import pairs, planning
+    from diag.cache.purging import pairs, planning
 
     ghosts = pairs.complete(client, shown, result.ghosts)
     odd = (*ghosts, *result.soft)
@@ -85,7 +86,8 @@ def planned(
 
 def from_file(client: "Client", shown: str, path: Path, max_keys: int) -> "tuple[ScanResult, Plan]":
     """A plan that was written before, and its keys in place of what a scan finds."""
-    from diag.cache import connection, plan_file
+    from diag.cache.purging import plan_file
+    from diag.cache.servers import connection
 
     plan = plan_file.read(path, shown, max_keys=max_keys)
     with connection.speaking(shown):
@@ -94,7 +96,7 @@ def from_file(client: "Client", shown: str, path: Path, max_keys: int) -> "tuple
 
 def show_plan(plan: "Plan") -> None:
     """Per family: how many keys and bytes, why, and a few of them."""
-    from diag.cache import plan_file
+    from diag.cache.purging import plan_file
 
     if not plan.keys:
         return

@@ -15,10 +15,10 @@ from diag import terminal
 from diag.errors import BadInput, LlmdiagError
 
 if TYPE_CHECKING:
-    from diag.cache.connection import Client
-    from diag.cache.how import How
-    from diag.cache.keys import ScanResult
-    from diag.cache.resume import Saved, Stopped
+    from diag.cache.scanning.how import How
+    from diag.cache.scanning.resume import Saved, Stopped
+    from diag.cache.servers.connection import Client
+    from diag.cache.values.keys import ScanResult
 
 OPTIONS = ("gentle", "per_family", "lengths", "workers", "out", "resume")
 
@@ -42,8 +42,9 @@ def look(
     purging: bool = False,
 ) -> "tuple[ScanResult, dict[str, int]]":
     """Scan as asked; the result, and the number of keys of each family. Ctrl-C leaves a file to go on from."""
-    from diag.cache import interrupts, resume, rows_file, topology
-    from diag.cache.connection import Elsewhere
+    from diag.cache import interrupts
+    from diag.cache.scanning import resume, rows_file, topology
+    from diag.cache.servers.connection import Elsewhere
 
     how = _how(asked, purging=purging)
     begin = None if asked["resume"] is None else _begin(asked["resume"], shown, pattern, markers, databases)
@@ -80,8 +81,8 @@ def refuse(asked: Mapping[str, Any], where: str, *, kept: tuple[str, ...] = ()) 
 
 
 def _how(asked: Mapping[str, Any], *, purging: bool) -> "How":
-    from diag.cache import pace
-    from diag.cache.how import How
+    from diag.cache.scanning import pace
+    from diag.cache.scanning.how import How
 
     if asked["lengths"] and purging:
         raise BadInput("--lengths reads no values: it finds nothing to purge", hint="leave --lengths out")
@@ -95,7 +96,7 @@ def _how(asked: Mapping[str, Any], *, purging: bool) -> "How":
 
 def _begin(path: Path, shown: str, pattern: str | None, markers: tuple[bytes, ...], databases: tuple[int, ...] | None) -> "Saved":
     """BadInput: the file is of another scan."""
-    from diag.cache import resume
+    from diag.cache.scanning import resume
 
     saved = resume.read(path)
     if saved.target != shown:
@@ -107,7 +108,7 @@ def _begin(path: Path, shown: str, pattern: str | None, markers: tuple[bytes, ..
 
 def _leave(stopped: "Stopped", shown: str, asked: Mapping[str, Any]) -> LlmdiagError:
     """The error to end with, once the file is written."""
-    from diag.cache import resume
+    from diag.cache.scanning import resume
 
     path = asked["resume"] or Path(f"llmdiag-scan-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
     resume.write(path, stopped.saved)

@@ -11,8 +11,8 @@ from diag import terminal
 from diag.errors import BadInput
 
 if TYPE_CHECKING:
-    from diag.cache.connection import Client
-    from diag.cache.planning import Plan
+    from diag.cache.purging.planning import Plan
+    from diag.cache.servers.connection import Client
 
 def option(command: Callable[..., Any]) -> Callable[..., Any]:
     """--script DIR"""
@@ -24,7 +24,7 @@ def option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def wanted(asked: Mapping[str, Any], *, purging: bool) -> Path | None:
     """The folder, if one was asked for. BadInput: together with --purge, or something is there. LlmdiagError: no place."""
-    from diag.cache import script
+    from diag.cache.purging import script
 
     folder = cast(Path | None, asked["script_path"])
     if folder is not None and purging:
@@ -36,7 +36,7 @@ def wanted(asked: Mapping[str, Any], *, purging: bool) -> Path | None:
 
 def write(client: "Client", plan: "Plan", folder: Path, *, max_keys: int, force: bool, form: str) -> None:
     """Write the folder and say how to go on. A plan without keys writes nothing."""
-    from diag.cache import script
+    from diag.cache.purging import script
 
     say = terminal.note if form == "json" else terminal.out_line
     if not plan.keys:

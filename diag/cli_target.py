@@ -9,7 +9,7 @@ import click
 from diag import terminal
 
 if TYPE_CHECKING:
-    from diag.cache.connection import Client
+    from diag.cache.servers.connection import Client
 
 credentials_option = click.option(
     "--credentials-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
@@ -32,7 +32,8 @@ def databases(asked: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 def choose(target: str | None, asked: Mapping[str, Any]) -> "tuple[Client, str]":
     """What TARGET stands for, and its name without credentials."""
-    from diag.cache import credentials, order
+    from diag.cache import order
+    from diag.cache.servers import credentials
 
     path: Path | None = asked["credentials_file"]
     warning = None if path is None else credentials.exposed(path)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from diag.cache import credentials, topology
-from diag.cache.address import several
-from diag.cache.connection import URL_VARIABLE, Client, name_of
+from diag.cache.scanning import topology
+from diag.cache.servers import credentials
+from diag.cache.servers.address import several
+from diag.cache.servers.connection import URL_VARIABLE, Client, name_of
 from diag.errors import BadInput, LlmdiagError
 
 FALLBACKS = (URL_VARIABLE, "REDIS_URL")

@@ -20,9 +20,9 @@ import redis as redis_py
 
 from diag import procfs
 from diag.bundle import Door
-from diag.cache import server as cache_server
-from diag.cache.connection import Client, name_of, speaking
 from diag.cache.offline.rdb import HEADER, HEADER_BYTES
+from diag.cache.scanning import server as cache_server
+from diag.cache.servers.connection import Client, name_of, speaking
 from diag.errors import BadInput, Denied, Garbled, LlmdiagError
 from diag.live import Collecting, Patient, until_window_end
 from diag.model import Artefact, Row

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from diag.cache.keys import CacheKey, FamilyReport, ScanResult, Server
-from diag.cache.purge import Plan, PurgeResult
-from diag.cache.restore import RestoreResult
+from diag.cache.purging.purge import Plan, PurgeResult
+from diag.cache.purging.restore import RestoreResult
+from diag.cache.values.keys import CacheKey, FamilyReport, ScanResult, Server
 
 FAMILY_COLUMNS = ("family", "keys", "MB", "holds", "TTL", "ghosts", "reasons")
 KEY_COLUMNS = ("db", "key", "bytes", "why", "purge")

@@ -24,17 +24,17 @@ def main() -> None:
         keys = _naive(client, int(sys.argv[3]))
         seconds = time.monotonic() - started
     elif mode == "read":
-        from diag.cache.connection import connect
-        from diag.cache.wire import Wire
+        from diag.cache.scanning.wire import Wire
+        from diag.cache.servers.connection import connect
 
         wire = Wire(connect(url))
         started = time.monotonic()
         keys = _read(wire)
         seconds = time.monotonic() - started
     else:
-        from diag.cache.how import How
-        from diag.cache.pace import Pace, gentle
-        from diag.cache.server import connect, scan
+        from diag.cache.scanning.how import How
+        from diag.cache.scanning.pace import Pace, gentle
+        from diag.cache.scanning.server import connect, scan
 
         how = How(pace=gentle() if mode == "gentle" else Pace(), values=mode != "lengths", workers=int(mode == "second"))
         found = scan(connect(url), url, how=how)
@@ -56,8 +56,8 @@ def _naive(client: Any, most: int) -> int:
 
 def _read(wire: Any) -> int:
     """Every whole value, looked at by nobody; the next names are asked for behind this page's values."""
-    from diag.cache.pace import BATCH_KEYS
-    from diag.cache.wire import pack
+    from diag.cache.scanning.pace import BATCH_KEYS
+    from diag.cache.scanning.wire import pack
 
     keys = 0
     wire.send([pack(b"SCAN", b"0", b"COUNT", b"%d" % BATCH_KEYS)])

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import redis
 
-from diag.cache import planning, script
-from diag.cache.connection import connect
-from diag.cache.keys import CacheKey
+from diag.cache.purging import planning, script
+from diag.cache.servers.connection import connect
+from diag.cache.values.keys import CacheKey
 from tests.live.run import Said
 
 DEADLINE_S = 60.0

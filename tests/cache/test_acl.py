@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from diag.cache import acl, purge, restore
-from diag.cache.server import connect, scan
+from diag.cache.purging import acl, purge, restore
+from diag.cache.scanning.server import connect, scan
 from diag.errors import Denied
 from tests.cache.cli import PURGE, run
 from tests.cache.servers import on_every_server

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from diag.cache.connection import connect
 from diag.cache.order import with_credentials
+from diag.cache.servers.connection import connect
 from diag.errors import BadInput, LlmdiagError
 from tests.cache.cli import PURGE, at_terminal, ended, run, run_all, start
 from tests.cache.proxy import Command, Proxy

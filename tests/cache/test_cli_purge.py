@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diag.cache import audit, backup
+from diag.cache.purging import audit, backup
 from tests.cache.cli import PURGE, at_terminal, ended, run, start
 from tests.cache.proxy import DROP, Command, Proxy
 from tests.cache.servers import on_every_server

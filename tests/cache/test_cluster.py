@@ -8,10 +8,11 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from diag.cache import acl, backup, named, purge, restore, topology
-from diag.cache.how import How, Watch
-from diag.cache.keys import ScanResult
-from diag.cache.pace import Pace
+from diag.cache.purging import acl, backup, purge, restore
+from diag.cache.scanning import named, topology
+from diag.cache.scanning.how import How, Watch
+from diag.cache.scanning.pace import Pace
+from diag.cache.values.keys import ScanResult
 from diag.errors import BadInput, LlmdiagError
 from tests.cache import clusters, servers
 from tests.cache.cli import PURGE, ended, run, start

@@ -4,7 +4,7 @@ import fnmatch
 
 import pytest
 
-from diag.cache.families import family, older, sibling_glob, version_of, versionless
+from diag.cache.values.families import family, older, sibling_glob, version_of, versionless
 
 MD5 = b"d41d8cd98f00b204e9800998ecf8427e"
 

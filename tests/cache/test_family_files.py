@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diag.cache.facts import facts_of
-from diag.cache.families import family
-from diag.cache.family_files import book, read, shipped
-from diag.cache.profile import Profile, Sample, learn
-from diag.cache.selection import chosen, current, using
-from diag.cache.verdicts import judge
+from diag.cache.values.facts import facts_of
+from diag.cache.values.families import family
+from diag.cache.values.family_files import book, read, shipped
+from diag.cache.values.profile import Profile, Sample, learn
+from diag.cache.values.selection import chosen, current, using
+from diag.cache.values.verdicts import judge
 from diag.errors import BadInput
 
 HEX = "9e107d9d372bb6826bd81d3542a419d6"

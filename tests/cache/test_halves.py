@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import redis
 
-from diag.cache import halves
-from diag.cache.connection import connect
-from diag.cache.facts import facts_of
-from diag.cache.family_files import shipped
-from diag.cache.judging import Scan
-from diag.cache.keys import CacheKey, Place
-from diag.cache.profile import Sample, learn
-from diag.cache.server import inspect_keys, scan
+from diag.cache.scanning.server import inspect_keys, scan
+from diag.cache.servers.connection import connect
+from diag.cache.values import halves
+from diag.cache.values.facts import facts_of
+from diag.cache.values.family_files import shipped
+from diag.cache.values.judging import Scan
+from diag.cache.values.keys import CacheKey, Place
+from diag.cache.values.profile import Sample, learn
 from tests.cache.conftest import LiveServer
 
 ROWS = 16

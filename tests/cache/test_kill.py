@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import redis
 
-from diag.cache import backup
-from diag.cache.restore import restore
-from diag.cache.server import connect
+from diag.cache.purging import backup
+from diag.cache.purging.restore import restore
+from diag.cache.scanning.server import connect
 from tests.cache.cli import PURGE, run, start
 from tests.cache.proxy import Command, Proxy
 from tests.cache.servers import on_every_server

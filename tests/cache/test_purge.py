@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import redis
 
-from diag.cache import backup
-from diag.cache.keys import CacheKey
-from diag.cache.purge import Options, Plan, plan, purge
-from diag.cache.restore import restore
-from diag.cache.server import connect, scan
+from diag.cache.purging import backup
+from diag.cache.purging.purge import Options, Plan, plan, purge
+from diag.cache.purging.restore import restore
+from diag.cache.scanning.server import connect, scan
+from diag.cache.values.keys import CacheKey
 from diag.errors import BadInput, CannotConnect, Denied, LlmdiagError
 from tests.cache.servers import on_every_server
 from tests.cache.world import FRESH, GHOST, SOUND, differences, fill, keyspace

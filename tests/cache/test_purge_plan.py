@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import redis
 
-from diag.cache import audit, backup, pairs, plan_file, planning
-from diag.cache.keys import CacheKey
-from diag.cache.purge import Options, purge
-from diag.cache.restore import restore
-from diag.cache.server import connect, scan
+from diag.cache.purging import audit, backup, pairs, plan_file, planning
+from diag.cache.purging.purge import Options, purge
+from diag.cache.purging.restore import restore
+from diag.cache.scanning.server import connect, scan
+from diag.cache.values.keys import CacheKey
 from diag.errors import BadInput, LlmdiagError
 from tests.cache.cli import PURGE, run
 from tests.cache.servers import on_every_server
@@ -183,7 +183,7 @@ def _bare(row: CacheKey) -> CacheKey:
 @pytest.mark.parametrize("way", ["script", "delifeq", "watch"])
 def test_a_pair_that_changes_at_the_last_moment_stays_whole(server: Any, tmp_path: Path, way: str) -> None:
     """Changed after the backup: what the delete itself compares decides."""
-    from diag.cache.deleting import Fingerprint, Means, delete_batch
+    from diag.cache.purging.deleting import Fingerprint, Means, delete_batch
 
     client = server.client()
     if way == "delifeq" and not _knows(client, "DELIFEQ"):
@@ -210,7 +210,7 @@ def test_a_pair_that_changes_at_the_last_moment_stays_whole(server: Any, tmp_pat
 
 
 def _knows(client: redis.Redis, command: str) -> bool:
-    from diag.cache.rights import known_commands
+    from diag.cache.purging.rights import known_commands
 
     return command.lower() in {name.lower() for name in known_commands(client, [command]) or ()}
 
@@ -364,7 +364,7 @@ def _name(number: int) -> str:
 @on_every_server
 def test_a_server_that_knows_no_absolute_expiry_with_set_gets_it_afterwards(server: Any) -> None:
     """The way of Redis before 6.2, tried on newer ones: there is none so old to be had."""
-    from diag.cache.restore import _put_back_at_an_old_server
+    from diag.cache.purging.restore import _put_back_at_an_old_server
 
     client = connect(server.url)
     expires = int(time.time() * 1000) + 600_000

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.cache.facts import facts_of
-from diag.cache.naming import Names, like, named, page_of
-from diag.cache.numbers_of import Halves
-from diag.cache.profile import Profile, Sample, learn
-from diag.cache.quick import Quick
-from diag.cache.skeleton import learn as skeleton_of
-from diag.cache.verdicts import judge
+from diag.cache.values.facts import facts_of
+from diag.cache.values.naming import Names, like, named, page_of
+from diag.cache.values.numbers_of import Halves
+from diag.cache.values.profile import Profile, Sample, learn
+from diag.cache.values.quick import Quick
+from diag.cache.values.skeleton import learn as skeleton_of
+from diag.cache.values.verdicts import judge
 
 Dump = Callable[[np.ndarray], bytes]
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from diag.cache import purge
-from diag.cache.server import connect, scan
-from diag.cache.throttle import Limits, Rate
+from diag.cache.purging import purge
+from diag.cache.purging.throttle import Limits, Rate
+from diag.cache.scanning.server import connect, scan
 from tests.cache.servers import on_every_server
 from tests.cache.world import fill
 

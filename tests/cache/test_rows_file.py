@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 from diag import evidence
-from diag.cache.keys import CacheKey
-from diag.cache.rows_file import PART_ROWS, RowsFile
+from diag.cache.scanning.rows_file import PART_ROWS, RowsFile
+from diag.cache.values.keys import CacheKey
 from diag.errors import BadInput, Garbled, LlmdiagError
 from diag.model import Artefact
 from diag.parsers import parquet_keys

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diag.cache import planning, script
+from diag.cache.purging import planning, script
 from tests.cache import servers
 from tests.cache.cli import run
 from tests.cache.scripts import (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diag.cache import planning, script
+from diag.cache.purging import planning, script
 from diag.errors import BadInput, LlmdiagError
 from tests.cache.cli import run, run_all
 from tests.cache.scripts import (

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.cache import sentinel, topology
-from diag.cache.keys import ScanResult
+from diag.cache.scanning import topology
+from diag.cache.servers import sentinel
+from diag.cache.values.keys import ScanResult
 from diag.errors import CannotConnect, Denied, LlmdiagError
 from tests.cache import clusters, servers
 from tests.cache.cli import PURGE, ended, run, run_all, start

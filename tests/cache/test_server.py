@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import redis
 
-from diag.cache.keys import CacheKey
-from diag.cache.server import connect, inspect_keys, scan
+from diag.cache.scanning.server import connect, inspect_keys, scan
+from diag.cache.values.keys import CacheKey
 from diag.errors import BadInput, CannotConnect, Denied
 from diag.tables import CORE
 from tests.cache.servers import on_every_server

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from diag.cache import address, credentials, order, topology
-from diag.cache.connection import name_of
+from diag.cache import order
 from diag.cache.order import with_credentials
-from diag.cache.slots import SLOTS, keys_of, layout_of, moving_slots, slot_of
+from diag.cache.scanning import topology
+from diag.cache.servers import address, credentials
+from diag.cache.servers.connection import name_of
+from diag.cache.servers.slots import SLOTS, keys_of, layout_of, moving_slots, slot_of
 from diag.errors import BadInput, CannotConnect, Denied
 from tests.cache.cli import PURGE, run, run_all
 from tests.cache.conftest import LiveServer

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from diag.cache import planning
-from diag.cache.purge import Options, PurgeResult, purge
-from diag.cache.server import connect, scan
-from diag.cache.throttle import Limits, Rate, Throttle, rate_of
+from diag.cache.purging import planning
+from diag.cache.purging.purge import Options, PurgeResult, purge
+from diag.cache.purging.throttle import Limits, Rate, Throttle, rate_of
+from diag.cache.scanning.server import connect, scan
 from diag.errors import BadInput
 from tests.cache.world import SOUND, fill
 

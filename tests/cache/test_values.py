@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diag.cache.connection import connect
-from diag.cache.executing import runs_code
-from diag.cache.facts import facts_of
-from diag.cache.hashes import facts_of_hash
-from diag.cache.judging import Scan
-from diag.cache.keys import CacheKey, Place
-from diag.cache.named import judge_named
-from diag.cache.profile import Profile, Sample, learn
-from diag.cache.server import scan
-from diag.cache.verdicts import is_short, judge
+from diag.cache.scanning.named import judge_named
+from diag.cache.scanning.server import scan
+from diag.cache.servers.connection import connect
+from diag.cache.values.executing import runs_code
+from diag.cache.values.facts import facts_of
+from diag.cache.values.hashes import facts_of_hash
+from diag.cache.values.judging import Scan
+from diag.cache.values.keys import CacheKey, Place
+from diag.cache.values.profile import Profile, Sample, learn
+from diag.cache.values.verdicts import is_short, judge
 from tests.cache.conftest import LiveServer
 
 DAY = 86_400.0

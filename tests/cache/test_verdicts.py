@@ -8,9 +8,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from diag.cache.facts import Facts, facts_of
-from diag.cache.profile import Profile, Sample, learn
-from diag.cache.verdicts import is_short, judge
+from diag.cache.values.facts import Facts, facts_of
+from diag.cache.values.profile import Profile, Sample, learn
+from diag.cache.values.verdicts import is_short, judge
 
 DAY = 86_400.0
 

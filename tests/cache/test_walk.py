@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 import redis
 
-from diag.cache import pace, resume, second
-from diag.cache.how import How, Watch
-from diag.cache.keys import CacheKey, ScanResult
-from diag.cache.server import connect, scan
-from diag.cache.wire import Wire
+from diag.cache.scanning import pace, resume, second
+from diag.cache.scanning.how import How, Watch
+from diag.cache.scanning.server import connect, scan
+from diag.cache.scanning.wire import Wire
+from diag.cache.values.keys import CacheKey, ScanResult
 from diag.errors import BadInput
 from tests.cache.servers import on_every_server
 from tests.cache.test_server import FAMILY, digest, ghosts, look_alikes, plant_healthy, put, vector
 
 PEAK = (
-    "import re, sys\nfrom pathlib import Path\nfrom diag.cache.server import connect, scan\n"
+    "import re, sys\nfrom pathlib import Path\nfrom diag.cache.scanning.server import connect, scan\n"
     "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
 )
 """KiB that the process held at most."""
@@ -264,7 +264,7 @@ def test_a_file_that_is_no_interrupted_scan_is_refused(server: Any, tmp_path: Pa
 
 
 def SimpleNamespaceScan() -> Any:
-    from diag.cache.judging import Scan
+    from diag.cache.values.judging import Scan
 
     return Scan()
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from diag.cache.keys import CacheKey
 from diag.cache.offline.scan import scan_and_losses
+from diag.cache.values.keys import CacheKey
 from diag.errors import BadInput, Garbled
 from diag.model import Artefact, Row
 

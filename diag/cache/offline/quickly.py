@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from diag.cache.facts import Facts, facts_of
-from diag.cache.judging import Scan
-from diag.cache.naming import Named, Names, named
-from diag.cache.quick import Quick
+from diag.cache.values.facts import Facts, facts_of
+from diag.cache.values.judging import Scan
+from diag.cache.values.naming import Named, Names, named
+from diag.cache.values.quick import Quick
 
 
 @dataclass(slots=True)

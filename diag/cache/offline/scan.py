@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diag.cache.facts import facts_of
-from diag.cache.hashes import facts_of_hash
-from diag.cache.judging import SAMPLE, Scan
-from diag.cache.keys import CacheKey, Place, ScanResult, Server, Tally, other_type
 from diag.cache.offline.contents import Contents, Held, opened, time_of
 from diag.cache.offline.globs import matcher
 from diag.cache.offline.lzf import Unpackable
 from diag.cache.offline.quickly import Quickly
-from diag.cache.profile import Profile
-from diag.cache.reading import HEAD_BYTES, WHOLE_BYTES
+from diag.cache.scanning.reading import HEAD_BYTES, WHOLE_BYTES
+from diag.cache.values.facts import facts_of
+from diag.cache.values.hashes import facts_of_hash
+from diag.cache.values.judging import SAMPLE, Scan
+from diag.cache.values.keys import CacheKey, Place, ScanResult, Server, Tally, other_type
+from diag.cache.values.profile import Profile
 from diag.loose import shown
 
 TICK_KEYS = 1000

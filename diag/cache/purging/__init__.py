@@ -1,0 +1,1 @@
+"""Deletes ghost keys and puts them back: plans, rights, backups, the compare-and-delete, scripts, the audit log."""

@@ -1,0 +1,1 @@
+"""What stands behind an address: one server, a cluster, a Sentinel service; connections and credentials."""
