@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-READABLE = 24
+READABLE = 16
 """A column that has this many cells, or all it wants, can be read."""
 GAP = 2
 

@@ -57,13 +57,11 @@ def several(url: str) -> Many | None:
         return None
     kind: Kind = "cluster" if found[2] == "cluster" else "sentinel"
     hint = EXAMPLES[kind]
-    try:
-        parts = urlsplit(f"redis://{rest}")
-    except ValueError:  # its message repeats what stands before the @
-        raise BadInput(f"the {scheme} address cannot be read", hint=hint) from None
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    parts = urlsplit(f"redis://host{rest[len(authority):]}")  # several hosts, some in brackets, are more than it reads
     if "@" in parts.path + parts.query.partition("=")[0] + parts.fragment:
         raise BadInput("the Redis address has a /, ? or # before its @", hint="write it as %2F, %3F or %23 in user and password")
-    userinfo, _, hosts = parts.netloc.rpartition("@")
+    userinfo, _, hosts = authority.rpartition("@")
     names = [_host(text, PORTS[kind], hint) for text in hosts.split(",") if text]
     if not names:
         raise BadInput(f"the {scheme} address names no host", hint=hint)
