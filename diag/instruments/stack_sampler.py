@@ -28,8 +28,8 @@ TRIES, LOCALS_TRIES = 10, 30
 ENOUGH = 2
 """Samples with locals before the last one of a process that is hard to read: every try at the last may fail."""
 HARD_TRIES = 6
-KEY_TRIES, KEY_S = 12, 1.0
-"""A busy thread holds its key in part of a turn only: so often, and so long, it is looked at again when none is seen."""
+KEY_TRIES = 12
+"""A busy thread holds its key in part of a turn only: so often it is looked at again when none is seen."""
 RETRY_PAUSE_S = 0.03
 PLAIN_S, LOCALS_S, BLOCKING_S = 4.0, 10.0, 6.0
 """Patience with one dump."""
@@ -255,7 +255,7 @@ class Sampler:
             job.done = True
 
     def _finish(self, subject: _Subject, job: _Job) -> None:
-        best = job.deep if job.deep.threads else job.plain
+        best = job.deep if job.deep.threads and not self._adds_nothing(subject, job) else job.plain
         if self._allow_pause and not best.is_whole and (job.failure is None or job.failure.kind in RETRY):
             best = self._dump_paused(subject, job) or best
         subject.locals_samples += job.deep.is_whole
@@ -263,9 +263,14 @@ class Sampler:
         subject.hard = subject.hard or job.tries > HARD_TRIES
         failure = None if best.threads else job.failure
         self._results.put(Taken(
-            subject.process.pid, job.sample, job.ts, tuple(best.threads.values()), failure, bool(job.deep.threads), job.tries,
+            subject.process.pid, job.sample, job.ts, tuple(best.threads.values()), failure, best is job.deep and bool(job.deep.threads), job.tries,
             round(time.monotonic() - job.started, 4), job.blocking,
         ))
+
+    def _adds_nothing(self, subject: _Subject, job: _Job) -> bool:
+        """A last sample that happened to show no key: two earlier ones that do say more, and its plain stacks stay."""
+        in_reserve = subject.locals_samples >= ENOUGH and subject.shows_keys
+        return job.last and in_reserve and bool(job.plain.threads) and not any(map(_keys, job.deep.threads.values()))
 
     def _dump(self, subject: _Subject, options: Sequence[str], patience_s: float) -> tuple[list[JsonThread], Failure | None]:
         """One run of py-spy -> threads with host ids and torn ones marked, or what went wrong."""
@@ -383,7 +388,7 @@ def _may_show_keys(subject: _Subject, job: _Job) -> bool:
     """Is one more look for a key worth its time? A key that is not in an earlier sample proves nothing in the last."""
     if job.last and subject.locals_samples and not subject.shows_keys:
         return False
-    return job.tries <= KEY_TRIES and time.monotonic() - job.started < KEY_S
+    return job.tries <= KEY_TRIES
 
 
 def _keys(thread: JsonThread) -> set[str]:
