@@ -1,6 +1,7 @@
 """`llmdiag scan-cache` and `llmdiag restore-cache`: parse, wire, print, exit codes."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,8 @@ def scan_cache(
     from diag.cache.scanning import named
     from diag.report import cache as report
 
+    if math.isnan(pause_s):
+        raise BadInput("--pause nan is no number of seconds", hint="for example --pause 1")
     stated = cli_family.begin(asked)
     file = cli_offline.wanted(target, asked, purging=purging)
     if file is not None:
@@ -89,12 +92,18 @@ def scan_cache(
             done = _purge(client, plan, backup_path, yes=yes, options=wish.options)
         if done is not None and done.error is None:
             left = named.ghosts_again(client, shown, plan.keys, markers=texts)
+    except terminal.OutputLost as error:
+        if not purging or done is not None:
+            raise
+        raise LlmdiagError("the output was closed before the plan could be shown: nothing was deleted", hint="let the plan be read, or send it to a file") from error
     except (KeyboardInterrupt, click.Abort) as error:
         if done is None:
             raise LlmdiagError("interrupted: nothing was deleted") from error
         raise LlmdiagError(f"interrupted after {done.deleted} keys were deleted", hint=cli_purge.undo(done, shown)) from error
     finally:
         client.close()
+    if not result.keys and (pattern is not None or asked.get("families")):
+        raise BadInput("no key matches what was asked for: nothing was looked at", hint="without --pattern and --family all keys are; the families are listed then")
     if form == "json":
         terminal.out(json.dumps(report.render(result, plan, done, left)) + "\n")
     elif done is not None:

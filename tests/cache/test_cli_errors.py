@@ -1,8 +1,11 @@
 """Servers that refuse, hang, die or speak otherwise; and passwords, which appear nowhere."""
 
 import contextlib
+import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -232,3 +235,34 @@ def test_a_user_without_rights_is_told_which(server: Any, tmp_path: Path) -> Non
     assert said["noscan"].code == 2 and "scan" in said["noscan"].err
     assert said["nounlink"].code == 2 and "unlink" in said["nounlink"].err.lower()
     assert said["nounlink"].out == "" and admin.dbsize() == SOUND + 2 and list(tmp_path.iterdir()) == [], said["nounlink"]
+
+
+def test_what_matches_nothing_is_no_clean_bill(server: Any, tmp_path: Path) -> None:
+    fill(server.client(), 2)
+    for asked in (("--family", "nope"), ("--pattern", "nope:*")):
+        said = run("scan-cache", server.url, *asked, cwd=tmp_path)
+        assert said.code == 2 and "nothing was looked at" in said.err, said
+
+
+def test_a_bare_address_is_answered_with_the_right_one(server: Any, tmp_path: Path) -> None:
+    said = run("scan-cache", f"localhost:{server.port}", cwd=tmp_path)
+    assert said.code == 2 and f"use redis://localhost:{server.port}" in said.err, said
+
+
+def test_a_replica_without_its_copy_is_not_healthy(server: Any, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # a primary that never answers
+        replica = start_server("--replicaof", "127.0.0.1", str(silent.getsockname()[1]))
+        said = run("scan-cache", replica.url, cwd=tmp_path)
+    assert said.code == 2 and "no copy of its primary" in said.err, said
+
+
+def test_a_plan_nobody_could_read_deletes_nothing(server: Any, tmp_path: Path) -> None:
+    fill(server.client(), 2)
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "diag.cli", "scan-cache", server.url, *PURGE], stdout=write, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    os.close(write)
+    assert done.returncode == 2 and "nothing was deleted" in done.stderr and server.client().dbsize() == SOUND + 2

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -158,3 +160,37 @@ def _calls(client: Any, command: str) -> int:
 def _child(pid: int) -> int:
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)
+
+
+def test_two_signals_at_once_in_the_middle_of_a_wait_do_not_hang() -> None:
+    """Sent microseconds apart, as a wrapper does that signals a process and then its group."""
+    script = (
+        "import sys\nfrom diag.cache.interrupts import wished\n"
+        "for _ in range(150):\n"
+        "    try:\n"
+        "        with wished() as stop:\n"
+        "            print(1, flush=True)\n"
+        "            while not stop.wait(0.0005): pass\n"
+        "            stop.wait(0.0005)\n"
+        "    except KeyboardInterrupt: pass\n"
+        "    while True:\n"
+        "        try: sys.stdin.readline(); break\n"
+        "        except KeyboardInterrupt: pass\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            for _ in range(150):
+                assert process.stdout.readline() == "1\n", "it hangs, or ended"
+                os.kill(process.pid, signal.SIGINT)
+                os.kill(process.pid, signal.SIGINT)
+                _until(lambda: not _pending(process.pid))
+                process.stdin.write("\n")
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+
+
+def _pending(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return any(int(status.partition(f"{name}:")[2].split()[0], 16) for name in ("SigPnd", "ShdPnd"))

@@ -149,3 +149,9 @@ def test_numbers_of_a_value_are_exact() -> None:
     assert stats.norm == pytest.approx(5**0.5) and stats.mean == pytest.approx(-1 / 3)
     both = facts_of(pickle.dumps([np.ones((1, 64), "f4"), np.array([np.nan], "f4")]))
     assert both.stats is not None and both.stats.nan == 1 and both.shape == (1, 64)
+
+
+def test_what_would_run_something_is_told_whatever_its_siblings_are() -> None:
+    evil = b"cposix\nsystem\n(S'true'\ntR."
+    assert verdict(evil, family(3))[0] == "soft" and "foreign-object" in verdict(evil, family(3))[1]
+    assert verdict(evil, family())[0] == "ghost"

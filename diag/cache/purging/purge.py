@@ -1,7 +1,6 @@
 """Delete ghost keys, and only them: planned, backed up first, each compared with its backup at the moment it goes."""
 
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,7 +145,7 @@ def _still_judged(
 
 def _delete(work: _Work, prints: Sequence[Fingerprint], early: Sequence[tuple[CacheKey, str]], most: int) -> str | None:
     """Delete what still is as in the backup. Returns why it stopped early, or None."""
-    stop: threading.Event = work.throttle.stop
+    stop = work.throttle.stop
     batch: list[Fingerprint] = []
     try:
         work.log.keys(early)

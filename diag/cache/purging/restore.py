@@ -53,6 +53,9 @@ def restore(client: Client, target: str, path: Path) -> RestoreResult:
                 acl.may_restore(client, target, batch[0].key)
                 checked = True
             there = at_database(client, db)
+            if (why := _no_such_database(there)) is not None:
+                failed += [Failure(entry.line, entry.key.hex(), f"db {db}: {why}") for entry in batch]
+                continue
             strings = [entry for entry in batch if entry.type == "string"]
             others = [entry for entry in batch if entry.type != "string"]
             for _, outcome in (*_put_back(there, strings), *_load_back(there, others)):
@@ -62,6 +65,17 @@ def restore(client: Client, target: str, path: Path) -> RestoreResult:
                     counts[outcome] += 1
     failed.sort(key=lambda failure: failure.line or 0)
     return RestoreResult(counts["restored"], counts["kept_newer"], counts["expired"], tuple(failed))
+
+
+def _no_such_database(there: Client) -> str | None:
+    """Why nothing can be put into this database, or None."""
+    try:
+        there.ping()
+    except redis.ResponseError as error:
+        if "DB index" in str(error) or "invalid DB" in str(error):
+            return f"the server has no such database ({error}); restore to one with as many, or raise its `databases`"
+        raise
+    return None
 
 
 def _batches(entries: Iterable[backup.Entry | backup.Damaged], failed: list[Failure]) -> Iterator[tuple[int, list[backup.Entry]]]:

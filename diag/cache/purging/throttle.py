@@ -9,6 +9,7 @@ from typing import cast
 
 import redis
 
+from diag.cache.interrupts import Stop
 from diag.cache.purging.rights import own_connection
 from diag.cache.servers.connection import Client
 from diag.errors import BadInput
@@ -117,11 +118,11 @@ class Throttle:
     """`wait` before each batch. Look at `notes` at the end."""
 
     def __init__(
-        self, clients: Sequence[Client], rate: Rate | None = None, limits: Limits | None = None, stop: threading.Event | None = None
+        self, clients: Sequence[Client], rate: Rate | None = None, limits: Limits | None = None, stop: Stop | None = None
     ) -> None:
         self.rate = Rate() if rate is None else rate
         self.limits = Limits() if limits is None else limits
-        self.stop = threading.Event() if stop is None else stop
+        self.stop: Stop = threading.Event() if stop is None else stop
         self.clients = clients
         self.pingers = [Pinger(client) for client in clients]
         self.why: Counter[str] = Counter()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -16,6 +17,7 @@ from diag.errors import BadInput, CannotConnect, Denied, LlmdiagError, TimedOut
 
 CLIENT_NAME = "llmdiag"
 URL_VARIABLE = "LLMDIAG_REDIS_URL"
+BARE = re.compile(r"[\w.-]+(:[0-9]+)?")
 SCHEMES = ("redis", "rediss", "unix")
 KNOWN_OPTIONS = frozenset({"db", "username", "password"})
 CONNECT_S = 3.0
@@ -79,8 +81,9 @@ def name_of(url: str) -> str:
         raise BadInput("the Redis address cannot be read", hint="use redis://USER:PASSWORD@HOST:PORT/DB, special characters as %40") from None
     if parts.scheme not in SCHEMES:
         raise BadInput(
-            f"{parts.scheme or 'a bare name'} is no kind of Redis address",
-            hint="use redis://HOST:PORT/DB, rediss://…, unix:///path/to/socket, redis+sentinel://… or redis+cluster://…",
+            f"{parts.scheme if '://' in url and parts.scheme else 'a bare name'} is no kind of Redis address",
+            hint=f"use redis://{url}" if BARE.fullmatch(url) else
+            "use redis://HOST:PORT/DB, rediss://…, unix:///path/to/socket, redis+sentinel://… or redis+cluster://…",
         )
     if parts.scheme == "unix":
         return f"unix://{unquote(parts.path)}"
@@ -111,7 +114,8 @@ def speaking(target: str) -> Iterator[None]:
     except redis.AuthenticationError as error:
         raise Denied(f"{target} wants another user or password", hint=f"set {URL_VARIABLE}") from error
     except redis.exceptions.NoPermissionError as error:
-        raise Denied(f"{target}: {error}", hint="grant the command to this user, or use another") from error
+        hint = "look only at keys that this user may read: --pattern 'PREFIX*'" if "keys used as arg" in str(error) else "grant the command to this user, or use another"
+        raise Denied(f"{target}: {error}", hint=hint) from error
     except redis.TimeoutError as error:
         raise TimedOut(f"{target} did not answer in time", hint=_silent(target)) from error
     except redis.ConnectionError as error:
@@ -229,10 +233,20 @@ def describe(client: Client) -> Server:
         product = str(facts.get("server_name") or ("valkey" if "valkey_version" in facts else "redis"))
     version = facts.get("valkey_version") or facts.get("redis_version")
     role = facts.get("role")
+    if role == "slave" and facts.get("master_link_status") == "down":
+        _refuse_empty_copy(facts, databases)
+        notes.append(f"this replica is cut off from its primary {facts.get('master_host')}:{facts.get('master_port')}: its copy may be old")
     return Server(
         product, None if version is None else str(version), None if role is None else str(role), no_touch,
         databases, tuple(notes), _expiring(facts),
     )  # fmt: skip
+
+
+def _refuse_empty_copy(facts: Mapping[str, Any], databases: Mapping[int, int | None]) -> None:
+    """A replica that has not got its copy yet looks like an empty, healthy server."""
+    if facts.get("master_sync_in_progress") or not databases:
+        primary = f"{facts.get('master_host')}:{facts.get('master_port')}"
+        raise CannotConnect("this replica has no copy of its primary's keys yet", hint=f"wait for it, or look at the primary, {primary}")
 
 
 def _expiring(facts: Mapping[str, Any]) -> dict[int, int]:

@@ -140,7 +140,9 @@ def lively(form: Form, values: npt.NDArray[Any]) -> bool:
     """Finite, not all the same, of a usual norm. A sum of squares is not finite if one element is not."""
     if values.dtype.kind != "f" or values.itemsize == 2:
         values = values.astype(np.float64)
-    if not form.least < float(values.dot(values)) < form.most:
+    with np.errstate(all="ignore"):  # numbers too large for a sum of squares are not lively either
+        squares = float(values.dot(values))
+    if not form.least < squares < form.most:
         return False
     first = values[0]
     return bool(first != values[-1] or first != values[values.size >> 1])

@@ -13,7 +13,7 @@ from diag.cache.values import expectations, layouts, markers
 from diag.cache.values.executing import runs_code
 from diag.cache.values.facts import Facts
 from diag.cache.values.families import older
-from diag.cache.values.profile import DATA, ENOUGH, FEW, MAJORITY, Profile, Spread, is_zero, magnitude, serialisation
+from diag.cache.values.profile import DATA, FEW, MAJORITY, Profile, Spread, is_zero, magnitude, serialisation
 from diag.cache.values.reasons import PROTECTED, SOFT, Reason
 from diag.decode.dtypes import itemsize
 
@@ -41,6 +41,8 @@ def judge(
     reasons.sort(key=lambda reason: reason.hard is not True)
     codes = tuple(dict.fromkeys(reason.code for reason in reasons))
     verdict = _verdict(facts, profile, reasons)
+    if verdict == "unknown" and any(runs_code(name) for name in facts.foreign):
+        return "soft", tuple(dict.fromkeys(("foreign-object", *codes)))  # whatever its siblings are, it would run something
     if profile.stated is not None and profile.stated.file.protected is not None:
         return ("soft", (PROTECTED,)) if verdict in ("ghost", "soft") else (verdict, ())
     return verdict, codes
@@ -199,7 +201,8 @@ def _arrays(facts: Facts, profile: Profile, alien: bool) -> Iterator[Reason]:
     oddities += _unreadable(facts, profile) if alien else ()
     yield from oddities
     healthy = not any(reason.hard for reason in oddities)
-    yield from _markers_beside_array(facts, profile, healthy)
+    lone = facts.stats is not None and facts.stats.size < 2  # one number and a marker beside it is a marker
+    yield from _markers_beside_array(facts, profile, healthy and not lone)
     yield from _foreign(facts, profile, hard=not healthy)
     yield from _norm(facts, profile)
 
@@ -225,11 +228,11 @@ def _form(facts: Facts, profile: Profile) -> Iterator[Reason]:
     if profile.dtype is not None and facts.dtype is not None and facts.dtype not in profile.dtypes:
         yield Reason("dtype-mismatch")
     if _misshapen(facts, profile):
-        yield Reason("shape-mismatch", not (profile.support < ENOUGH and _maybe_tail(facts.shape, profile.axes)))
+        yield Reason("shape-mismatch", not _maybe_tail(facts.shape, profile.axes))
 
 
 def _maybe_tail(shape: tuple[int, ...] | None, axes: tuple[int | None, ...] | None) -> bool:
-    """Shorter than usual, but as wide: the first tail of a sequence that is seen looks like that."""
+    """Shorter than usual, but as wide: tails of sequences look like that, however few of them are seen."""
     if shape is None or axes is None or len(shape) != len(axes) or len(axes) < 2 or 0 in shape:
         return False
     return shape[-1] == axes[-1] and all(axis is None or size <= axis for axis, size in zip(axes, shape, strict=True))
