@@ -20,6 +20,9 @@ SAMPLES = ROOT / "samples"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # run in the background of a script: what the tests start would be deaf to Ctrl-C as well
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # under nohup: what the tests start would outlive a terminal that is closed
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A collector that takes its rows as they are: dropped into a folder of its own, like a stranger's would be.
 ROWS_COLLECTOR = '''

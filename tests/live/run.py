@@ -24,8 +24,8 @@ class Said:
 
 
 def llmdiag(*args: str, cwd: Path | None = None, deadline_s: float = 120.0, **env: str) -> Said:
-    """`llmdiag ARGS` in a process of its own; no cache server is named by the environment unless `env` does."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("LLMDIAG_REDIS_URL", "REDIS_URL")}
+    """`llmdiag ARGS` in a process of its own; the environment names no cache server and no width unless `env` does."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("LLMDIAG_REDIS_URL", "REDIS_URL", "COLUMNS")}
     done = subprocess.run(
         [sys.executable, "-m", "diag.cli", *args], capture_output=True, text=True, timeout=deadline_s, check=False, cwd=cwd,
         env={**clean, "LLMDIAG_STRICT": "1", **env},
