@@ -27,6 +27,7 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
+	LLMDIAG_SWEEP=full $(BIN)/python -m pytest -q tests/cache/test_kill.py
 
 # A record holds the paths, packages and environment of the place where it was made, so that place is a bare one.
 resample:
