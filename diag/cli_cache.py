@@ -212,7 +212,7 @@ def _show(result: "ScanResult", plan: "Plan") -> None:
     for warning in report.warnings(result, plan):
         terminal.out_line(f"note: {warning}")
     if not result.ghosts and LENGTHS_ONLY not in result.warnings:
-        terminal.out_line("no ghosts")
+        terminal.out_line(f"no ghosts among the {result.keys - result.unknown} keys that were judged" if result.unknown else "no ghosts")
 
 
 def _purge(client: "Client", plan: "Plan", backup_path: Path | None, *, yes: bool, options: "Options") -> "PurgeResult | None":

@@ -177,7 +177,7 @@ class Sampler:
     def has_reserve(self) -> bool:
         """Do earlier samples of all busy processes hold what the last one is for? Then it need not be waited for long."""
         busy = [subject for subject in self._subjects.values() if subject.heat.hot]
-        return bool(busy) and all(subject.locals_samples >= ENOUGH and subject.shows_keys for subject in busy)
+        return bool(busy) and all(map(_in_reserve, busy))
 
     def hot(self) -> list[int]:
         """Processes with a busy thread, so far."""
@@ -255,7 +255,7 @@ class Sampler:
             job.done = True
 
     def _finish(self, subject: _Subject, job: _Job) -> None:
-        best = job.deep if job.deep.threads and not self._adds_nothing(subject, job) else job.plain
+        best = job.deep if job.deep.threads and not _adds_nothing(subject, job) else job.plain
         if self._allow_pause and not best.is_whole and (job.failure is None or job.failure.kind in RETRY):
             best = self._dump_paused(subject, job) or best
         subject.locals_samples += job.deep.is_whole
@@ -266,11 +266,6 @@ class Sampler:
             subject.process.pid, job.sample, job.ts, tuple(best.threads.values()), failure, best is job.deep and bool(job.deep.threads), job.tries,
             round(time.monotonic() - job.started, 4), job.blocking,
         ))
-
-    def _adds_nothing(self, subject: _Subject, job: _Job) -> bool:
-        """A last sample that happened to show no key: two earlier ones that do say more, and its plain stacks stay."""
-        in_reserve = subject.locals_samples >= ENOUGH and subject.shows_keys
-        return job.last and in_reserve and bool(job.plain.threads) and not any(map(_keys, job.deep.threads.values()))
 
     def _dump(self, subject: _Subject, options: Sequence[str], patience_s: float) -> tuple[list[JsonThread], Failure | None]:
         """One run of py-spy -> threads with host ids and torn ones marked, or what went wrong."""
@@ -382,6 +377,16 @@ def _is_torn(subject: _Subject, thread: JsonThread) -> bool:
     before = subject.entries.get(thread.thread_id, ("", ""))
     subject.entries[thread.thread_id] = entry
     return before != entry
+
+
+def _in_reserve(subject: _Subject) -> bool:
+    """Do earlier samples hold what the last one is for?"""
+    return subject.locals_samples >= ENOUGH and subject.shows_keys
+
+
+def _adds_nothing(subject: _Subject, job: _Job) -> bool:
+    """A last sample that happened to show no key: two earlier ones that do say more, and its plain stacks stay."""
+    return job.last and _in_reserve(subject) and bool(job.plain.threads) and not any(map(_keys, job.deep.threads.values()))
 
 
 def _may_show_keys(subject: _Subject, job: _Job) -> bool:

@@ -205,8 +205,8 @@ def test_an_rdb_file_is_loose_evidence(server: LiveServer, tmp_path: Path) -> No
 def test_so_many_bytes_and_no_more(tmp_path: Path) -> None:
     path = tmp_path / "x.rdb"
     path.write_bytes(dump(b"".join(b"\x00" + text(b"k%05d" % number) + b"\x01v" for number in range(5000))))
-    result, losses = offline.scan_and_losses(path, bytes_at_most=1 << 20)
-    assert result.keys == 1025 and "only its first 1025 keys were judged" in losses[0], (result.keys, losses)
+    result = offline.scan(path, bytes_at_most=1 << 20)
+    assert result.keys == 1025 and "only its first 1025 keys were judged" in result.losses[0], (result.keys, result.losses)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from diag.cache.offline.scan import scan_and_losses
+from diag.cache.offline.scan import scan
 from diag.cache.values.keys import CacheKey
 from diag.errors import BadInput, Garbled
 from diag.model import Artefact, Row
@@ -22,13 +22,13 @@ def rows(path: Path, artefact: Artefact) -> Iterator[Row]:
             kept.append(row)
 
     try:
-        result, losses = scan_and_losses(path, each=keep, bytes_at_most=MAX_BYTES)
+        result = scan(path, each=keep, bytes_at_most=MAX_BYTES)
     except BadInput as error:
         raise Garbled(error.message, hint=error.hint) from error
     odd = (*result.ghosts, *result.soft)
     chosen = [*odd, *kept][: max(MAX_ROWS, len(result.ghosts))]
     yield from (("cache_keys", _row(item, artefact)) for item in chosen)
-    notes = list(losses)
+    notes = list(result.losses)
     if len(chosen) < result.keys:
         notes.append(f"{artefact.path} holds {result.keys} keys: the ghosts and {len(chosen) - len(result.ghosts)} others are rows")
     if notes:

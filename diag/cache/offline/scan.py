@@ -43,26 +43,6 @@ def scan(
     what was left when the file was written; `now_s` (Unix seconds) tells which keys are over since. Raises BadInput
     where nothing can be read.
     """
-    return scan_and_losses(
-        path, pattern=pattern, keys=keys, databases=databases, markers=markers, sample=sample, each=each, tick=tick,
-        bytes_at_most=bytes_at_most, now_s=now_s,
-    )[0]  # fmt: skip
-
-
-def scan_and_losses(
-    path: Path,
-    *,
-    pattern: bytes | None = None,
-    keys: Collection[bytes] | None = None,
-    databases: Collection[int] | None = None,
-    markers: Sequence[bytes] = (),
-    sample: int = SAMPLE,
-    each: Callable[[CacheKey], None] | None = None,
-    tick: Callable[[int, float], None] | None = None,
-    bytes_at_most: int | None = None,
-    now_s: float | None = None,
-) -> tuple[ScanResult, tuple[str, ...]]:
-    """`scan`, and what of the file it could not or did not read, which is among the warnings, too."""
     started = time.monotonic()
     named = _Named(frozenset(keys or ()), each)
     judging = Scan(each if keys is None else named.see, sample)
@@ -83,7 +63,7 @@ def scan_and_losses(
         judging.finish()
         server = _server(contents, counts)
     result = judging.report(shown(path), server, time.monotonic() - started)
-    return (result if keys is None else named.only(result)), tuple(contents.notes)
+    return replace(result if keys is None else named.only(result), losses=tuple(contents.notes))
 
 
 @dataclass

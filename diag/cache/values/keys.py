@@ -211,6 +211,8 @@ class ScanResult:
     """At most MAX_SOFT of them; `families` counts all."""
     unknown: int
     warnings: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    """What of a file was not read; among the warnings, too."""
 
 
 @dataclass

@@ -27,8 +27,6 @@ SPARSE = 4
 FEW_MODE = 0.15
 SECOND_SIZE = 0.2
 """An axis that has another size so often varies, even where too few keys are known to call that size normal."""
-ENOUGH = 150
-"""So many siblings would have shown that an axis varies."""
 
 DATA = frozenset({"array", "raw", "text", "json", "object"})
 T = TypeVar("T", bound=Hashable)
