@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # under nohup: what the tests start would outlive a terminal that is closed
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# where no bytecode may be written, each of the thousand processes that the tests start would compile llmdiag anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A collector that takes its rows as they are: dropped into a folder of its own, like a stranger's would be.
 ROWS_COLLECTOR = '''

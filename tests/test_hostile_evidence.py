@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 
 from diag import bundle_reader
 from tests.conftest import ROOT, SAMPLES
+from tests.warm import Warm
 
 MEMORY_BYTES = 4 << 30
 DEADLINE_S = 180.0
@@ -55,18 +56,32 @@ class Said:
         return {item["status"] for item in self.json["collected"] if item["table_name"] == table}
 
 
+WARM = Warm()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> Iterator[None]:
+    yield
+    WARM.close()
+
+
 def llmdiag(*args: str | bytes | Path, prefix: Sequence[str] = ()) -> Said:
     """`llmdiag ARGS` with 4 GiB of address space; whatever the evidence, it ends well."""
-    done = subprocess.run(
-        [*prefix, sys.executable, "-c", CHILD, str(MEMORY_BYTES), *args], capture_output=True, check=False, timeout=DEADLINE_S, stdin=subprocess.PIPE,
-        env={**os.environ, "LLMDIAG_STRICT": "1", "PYTHONPATH": str(ROOT)},
-    )
-    said = Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+    said = as_another(prefix, *args) if prefix else Said(**vars(WARM.call(args, memory_bytes=MEMORY_BYTES, deadline_s=DEADLINE_S)))
     assert "Traceback" not in said.err, said.err
     assert said.code in (0, 1, 2, 3), (said.code, said.err)
     assert (said.code == 2) == said.err.startswith(("error: ", "Usage: ")), (said.code, said.err)
     assert not {"\x1b", "\u202e", "\x00", "\x07"} & set(said.out + said.err)
     return said
+
+
+def as_another(prefix: Sequence[str], *args: str | bytes | Path) -> Said:
+    """The same behind a command that takes rights away."""
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", CHILD, str(MEMORY_BYTES), *args], capture_output=True, check=False, timeout=DEADLINE_S, stdin=subprocess.PIPE,
+        env={**os.environ, "LLMDIAG_STRICT": "1", "PYTHONPATH": str(ROOT)},
+    )
+    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def analyze(*paths: str | bytes | Path, prefix: Sequence[str] = ()) -> Said:
