@@ -168,7 +168,15 @@ class LiveCluster:
         if not agreed:
             for node in first:
                 node.do("CLUSTER", "BUMPEPOCH")
-        return agreed
+            return False
+        return not any([self._closed(node, wanted) for node in self.primaries])
+
+    def _closed(self, node: Node, wanted: Mapping[int, str]) -> list[int]:
+        """Slots that were still open there, closed now: who hears of the new owner by gossip goes on asking the old one for what it lacks."""
+        found = [slot for slot in _open_slots(node) if slot in wanted]
+        for slot in found:
+            node.do("CLUSTER", "SETSLOT", slot, "STABLE")
+        return found
 
     def open(self, slot: int, source: Node, target: Node) -> None:
         """The slot is being moved from now on."""
@@ -283,6 +291,13 @@ def _replicas(node: Node) -> int:
 def _own_slots(node: Node) -> set[int]:
     """What the node itself says that it serves."""
     return {slot for start, end, primary, *_ in _shards(node) if primary[2].decode() == node.id for slot in range(start, end + 1)}
+
+
+def _open_slots(node: Node) -> list[int]:
+    """Slots that the node itself takes to be on their way from it or to it: `[42->-ID]` and `[42-<-ID]` in its own line."""
+    lines = str(node.do("CLUSTER", "NODES").decode()).splitlines()
+    (own,) = (words for words in map(str.split, lines) if "myself" in words[2].split(","))
+    return [int(word[1:].partition("-")[0]) for word in own[8:] if word.startswith("[")]
 
 
 def _view(node: Node) -> dict[int, str]:
