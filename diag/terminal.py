@@ -128,6 +128,13 @@ def visible(text: str) -> str:
     return "".join(char if char == "\n" or char.isprintable() else escape(char) for char in text)
 
 
+def markup(text: str) -> str:
+    """Text that rich prints as it is, brackets included."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
 def write(path: Path, text: str) -> None:
     """A file, whole or not at all. Raises BundleError."""
     if path.is_dir():

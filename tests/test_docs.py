@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import diag
-from diag import cli, collectors, rules
+from diag import cli, cli_diagnosis, collectors, rules
 from tests.conftest import ROOT, SAMPLES
 from tests.live.run import llmdiag
 
@@ -113,7 +113,7 @@ def test_which_commands_print_json_is_said() -> None:
 
 def test_every_exit_code_is_said() -> None:
     codes = table(section("Commands"))[0][2]
-    for name, number in cli.EXIT.items():
+    for name, number in cli_diagnosis.EXIT.items():
         assert f"{number} {name}" in codes
     assert f"{cli.ERROR} usage or error" in codes
 

@@ -1,0 +1,99 @@
+"""What commands that end in a diagnosis share: options, analysing, showing, the exit code."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diag import terminal
+from diag.errors import BadInput
+
+if TYPE_CHECKING:
+    from diag.model import Diagnosis
+
+EXIT = {"clear": 0, "matched": 1, "inconclusive": 3}
+
+PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
+DATE = click.option("--date", metavar="YYYY[-MM-DD]", help="When loose logs that print no year begin.")
+ZONE = click.option("--tz", metavar="ZONE", help="Zone of loose logs that print none: UTC, +02:00, Europe/Berlin.")
+RULES = click.option("--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use the rules of this folder.")
+
+
+def analyse(paths: Sequence[Path], rules_dir: Path | None, date: str | None = None, tz: str | None = None) -> "list[Diagnosis]":
+    from diag import analysis, jail, rules
+    from diag.sources import Dates
+
+    dates = Dates(None if date is None else _year(date), tz)
+    if rules_dir is not None and not analysis.is_own(rules_dir, rules.shipped()):
+        diagnoses = jail.analyse(paths, rules_dir, dates)
+    else:
+        diagnoses = analysis.analyse(paths, rules.load(rules.shipped()), dates=dates)
+    _say_if_blind(diagnoses)
+    return diagnoses
+
+
+def _say_if_blind(diagnoses: "list[Diagnosis]") -> None:
+    """An empty folder, or one full of something else, is not a service in good health."""
+    if any(item.status != "skipped" for diagnosis in diagnoses for item in diagnosis.collected):
+        return
+    names = [str(name) for diagnosis in diagnoses for name in diagnosis.subject.get("unrecognised") or ()]  # type: ignore[attr-defined]
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    what = f"not recognised: {listed}" if names else "there is no file in it"
+    terminal.note(terminal.printable(f"nothing could be looked at: {what}; give bundles, /metrics texts, engine logs, py-spy dumps, ps, top, ss, dmesg"))
+
+
+def _year(date: str) -> int:
+    import re
+
+    found = re.fullmatch(r"(\d{4})(-\d\d-\d\d)?", date)
+    if found is None:
+        raise BadInput(f"--date {date}: not a date", hint="give YYYY or YYYY-MM-DD")
+    return int(found[1])
+
+
+def show(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> None:
+    from diag.report import text
+
+    if form != "text":
+        terminal.out(rendered(diagnoses, form, full=full))
+        return
+    console = terminal.console()
+    for diagnosis in diagnoses:
+        console.print(text.render(diagnosis, full=full, width=terminal.width()), end="", soft_wrap=True, highlight=False)
+
+
+def rendered(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> str:
+    from diag import analysis
+    from diag.report import json_, markdown, text
+
+    if form == "json":
+        document = json_.render(analysis.best(diagnoses))
+        if len(diagnoses) > 1:
+            document["captures"] = [json_.render(diagnosis) for diagnosis in diagnoses]
+        return json.dumps(document, default=str) + "\n"
+    if form == "md":
+        return markdown.render_all(diagnoses)
+    return "".join(text.render(diagnosis, full=full).plain for diagnosis in diagnoses)
+
+
+def explain(diagnoses: "list[Diagnosis]", rule: str, form: str) -> None:
+    from diag.report import explain
+
+    found = [explain.facts(diagnosis, rule) for diagnosis in diagnoses]
+    if any(item is None for item in found):
+        raise BadInput(f"no rule {rule!r}", hint="llmdiag rules list shows them")
+    if form == "json":
+        terminal.out(json.dumps(found[0] if len(found) == 1 else found, default=str) + "\n")
+        return
+    console = terminal.console()
+    for item in found:
+        console.print(explain.render(item or {}), end="", soft_wrap=True, highlight=False)
+
+
+def leave(diagnoses: "list[Diagnosis]") -> None:
+    from diag import analysis
+
+    sys.exit(EXIT[analysis.best(diagnoses).verdict])

@@ -1,0 +1,91 @@
+"""`llmdiag query` and `llmdiag schema`: SQL over the evidence, and the data dictionary."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from diag import terminal
+from diag.cli_diagnosis import PATHS
+from diag.errors import BadInput
+
+
+@click.command()
+@PATHS
+@click.argument("sql")
+@terminal.format_option("text", "csv", "parquet", "json")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write (needed for parquet).")
+def query(paths: tuple[Path, ...], sql: str, form: str, output: Path | None) -> None:
+    """One SELECT over the evidence tables (at most 1,000 rows); `schema` lists the tables."""
+    from diag import jail
+
+    if form == "parquet" and output is None:
+        raise BadInput("parquet is a binary format", hint="name a file with -o rows.parquet")
+    answer = jail.query(paths, sql)
+    if answer.more:
+        terminal.note(f"{jail.MAX_ROWS} rows and more; narrow the query to see the rest")
+    if form == "text":
+        terminal.rows(answer.columns, answer.rows, null="NULL", output=output)
+        if not answer.rows and output is None:
+            terminal.out_line("0 rows")
+        return
+    import pandas as pd
+
+    frame = pd.DataFrame(answer.rows, columns=answer.columns, dtype=object)  # otherwise a NULL makes 1 into 1.0
+    match form:
+        case "parquet":
+            _save_parquet(frame, output)
+        case "csv":
+            terminal.emit(frame.to_csv(index=False), output)
+        case _:
+            terminal.emit(json.dumps({"schema": "llmdiag.rows/1", "columns": answer.columns, "rows": answer.rows, "more": answer.more}, default=str) + "\n", output)
+
+
+@click.command()
+@click.argument("table", required=False)
+@terminal.format_option("text", "json")
+def schema(table: str | None, form: str) -> None:
+    """The data dictionary: every evidence table, view and derivation with its columns and units."""
+    from diag import evidence
+
+    extras = evidence.Extras()
+    loaded = evidence.load([], evidence.collectors_of(extras), extras)
+    abouts = _abouts()
+    if table is not None and table not in loaded.columns:
+        raise BadInput(f"no table {table!r}", hint="llmdiag schema lists them")
+    names = [table] if table is not None else sorted(loaded.columns)
+    if form == "json":
+        terminal.out(json.dumps({"schema": "llmdiag.tables_of_evidence/1", "tables": [
+            {"name": name, "about": abouts.get(name, ""), "rests_on": sorted(loaded.bases[name]),
+             "columns": [{"name": c.name, "type": c.type, "about": c.about, "null": c.null or "unknown"} for c in loaded.columns[name].values()]}
+            for name in names]}) + "\n")
+        return
+    console = terminal.console()
+    for name in names:
+        console.print(f"[bold]{name}[/bold]  {terminal.markup(abouts.get(name, ''))}")
+        for column in loaded.columns[name].values():
+            null = f" [NULL = {column.null}]" if column.null else ""
+            console.print(f"  {column.name:<18}{column.type:<11}{terminal.markup(column.about + null)}", highlight=False)
+
+
+def _abouts() -> dict[str, str]:
+    from diag import evidence, tables
+
+    extras = evidence.Extras()
+    declared = tables.merged(t for c in evidence.collectors_of(extras) for t in c.TABLES)
+    derived = {t.name: t.about for module in evidence.derivations_of(extras).values() for t in module.GIVES}
+    return {name: t.about for name, t in declared.items()} | derived | {name: v.about for name, v in evidence.views_of(extras).items()}
+
+
+def _save_parquet(frame: Any, output: Path | None) -> None:
+    import duckdb
+
+    if output is None:
+        return
+    connection = duckdb.connect(":memory:")
+    connection.register("rows", frame)
+    try:
+        connection.execute(f"COPY rows TO '{str(output).replace(chr(39), chr(39) * 2)}' (FORMAT parquet)")
+    except duckdb.Error as error:
+        raise BadInput(f"cannot write {output}: {error}", hint="name a writable file with -o") from error
