@@ -1,9 +1,11 @@
 """llmdiag in a process of its own that has its imports behind it, for tests that start it by the hundred.
 
-One process imports everything and forks for every call. A call has its own limits, standard streams, folder and exit code, and goes
-through the end of the interpreter, as any other does; what it does not go through is the start, which does not see the evidence.
+One process imports everything and forks for every call. A call has its own limits, standard streams, folder, environment and exit code,
+and goes through the end of the interpreter, as any other does; what it does not go through is the start, which does not see the evidence.
 """
 
+import atexit
+import gc
 import importlib
 import json
 import os
@@ -14,13 +16,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("diag.collectors", "diag.derive", "diag.report")
-MODULES = ("pandas", "diag.analysis", "diag.cli", "diag.cli_cache", "diag.terminal")
+LIBRARIES = ("pandas", "pandas.core.methods.to_dict", "sqlglot.dialects.duckdb", "sqlglot.generators.duckdb", "sqlglot.parsers.duckdb", "encodings.unicode_escape")
+READ_AT_THE_START = ("LANG", "LC_", "PYTHON", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM")
+"""Beginnings of names of the environment that count before the first line of llmdiag runs: who sets one needs a process of his own."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,24 @@ class Warm:
     """Started by the first call. `close` it."""
 
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
-    def call(self, args: Sequence[str | bytes | Path], *, memory_bytes: int = resource.RLIM_INFINITY, deadline_s: float = 120.0) -> Ended:
-        """`llmdiag ARGS` with so much address space, and nothing to read on standard input. Raises TimeoutError."""
-        process = self._process()
-        assert process.stdin is not None and process.stdout is not None
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    def call(
+        self, args: Sequence[str | bytes | Path], *, memory_bytes: int = resource.RLIM_INFINITY, deadline_s: float = 120.0,
+        cwd: Path | None = None, env: Mapping[str, str] | None = None,
+    ) -> Ended:
+        """`llmdiag ARGS` with so much address space, and nothing to read on standard input. Raises TimeoutError.
+
+        Without `cwd` and `env` it is in the folder of the project and has the environment of the tests.
+        """
+        given = {**(os.environ if env is None else env), "LLMDIAG_STRICT": "1", "PYTHONPATH": str(ROOT)}
+        with self.one_at_a_time, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = self._process()
+            assert process.stdin is not None and process.stdout is not None
             places = [f"/proc/{os.getpid()}/fd/{stream.fileno()}" for stream in (out, err)]
-            asked = {"args": [os.fsdecode(arg) for arg in args], "memory_bytes": memory_bytes, "streams": places}
+            asked = {
+                "args": [os.fsdecode(arg) for arg in args], "memory_bytes": memory_bytes, "streams": places, "cwd": str(cwd or ROOT), "env": given,
+            }
             process.stdin.write(json.dumps(asked).encode() + b"\n")
             process.stdin.flush()
             if not select.select([process.stdout], [], [], deadline_s)[0]:
@@ -73,10 +87,24 @@ class Warm:
         process.communicate()
 
 
+WARM = Warm()
+"""For whoever needs no other; it ends with the tests."""
+atexit.register(WARM.close)
+
+
+def tells_the_interpreter(env: Mapping[str, str]) -> bool:
+    return any(name.startswith(READ_AT_THE_START) for name in env)
+
+
 def _serve() -> None:
     """One line asks for one call, one line answers with its exit code; the end of the input is the end."""
-    for name in (*MODULES, *(f"{package}.{info.name}" for package in PACKAGES for info in pkgutil.iter_modules(importlib.import_module(package).__path__))):
+    package = importlib.import_module("diag")
+    found = [info.name for info in pkgutil.walk_packages(package.__path__, "diag.")]
+    for name in (*LIBRARIES, *found):
         importlib.import_module(name)
+    _read_rules_and_views()
+    gc.collect()
+    gc.freeze()  # else the end of every call walks, and so copies, all that is imported: that costs more than most calls
     while line := sys.stdin.readline():
         child = os.fork()
         if child == 0:
@@ -85,13 +113,30 @@ def _serve() -> None:
         sys.stdout.flush()
 
 
-def _become(args: Sequence[str], memory_bytes: int, streams: Sequence[str]) -> None:
+def _read_rules_and_views() -> None:
+    """The syntax trees of what is shipped; llmdiag remembers what it has read."""
+    from diag import evidence, lineage, rules
+
+    for name, view in evidence.views_of(evidence.Extras()).items():
+        lineage.reads(view.sql, f"views/{name}.sql")
+    for rule in rules.load(rules.shipped()):
+        for signal in rule.signals:
+            where = f"rules/{rule.id}.toml: signal {signal.id}"
+            lineage.reads(signal.sql, where)
+            if signal.near is not None:
+                lineage.reads(signal.near, f"{where} (near)")
+
+
+def _become(args: Sequence[str], memory_bytes: int, streams: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
     """This process is llmdiag from now on."""
     reading, writing = os.pipe()
     os.close(writing)
     os.dup2(reading, 0)
     for number, place in enumerate(streams, 1):
         os.dup2(os.open(place, os.O_WRONLY), number)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     sys.argv = ["llmdiag", *args]
     from diag.cli import main

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.live.run import Said
+from tests.warm import WARM, tells_the_interpreter
 
 DEADLINE_S = 60.0
 PURGE = ("--purge", "--yes", "--pause", "0")
@@ -32,13 +33,17 @@ def ended(process: subprocess.Popen[str]) -> Said:
 
 
 def run(*args: str, cwd: Path, **env: str) -> Said:
-    """The usual case."""
-    return ended(start(*args, cwd=cwd, **env))
+    """The usual case: from start to end, with the imports behind it."""
+    if tells_the_interpreter(env):
+        return ended(start(*args, cwd=cwd, **env))
+    said = WARM.call(args, cwd=cwd, env=_environment(env), deadline_s=DEADLINE_S)
+    assert "Traceback" not in said.err, said.err
+    return Said(said.code, said.out, said.err)
 
 
 def run_all(*commands: tuple[str, ...], cwd: Path, **env: str) -> list[Said]:
-    """Several that do not touch each other, at once."""
-    return [ended(process) for process in [start(*command, cwd=cwd, **env) for command in commands]]
+    """Several that do not touch each other."""
+    return [run(*command, cwd=cwd, **env) for command in commands]
 
 
 def at_terminal(
