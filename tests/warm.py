@@ -120,11 +120,11 @@ def _read_rules_and_views() -> None:
     for name, view in evidence.views_of(evidence.Extras()).items():
         lineage.reads(view.sql, f"views/{name}.sql")
     for rule in rules.load(rules.shipped()):
-        for signal in rule.signals:
-            where = f"rules/{rule.id}.toml: signal {signal.id}"
-            lineage.reads(signal.sql, where)
-            if signal.near is not None:
-                lineage.reads(signal.near, f"{where} (near)")
+        for sign in rule.signals:
+            where = f"rules/{rule.id}.toml: signal {sign.id}"
+            lineage.reads(sign.sql, where)
+            if sign.near is not None:
+                lineage.reads(sign.near, f"{where} (near)")
 
 
 def _become(args: Sequence[str], memory_bytes: int, streams: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:
