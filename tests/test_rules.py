@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from diag import analysis, rules, ruletest
+from diag import analysis, engine, evidence, rules, ruletest
 from diag.errors import RuleError
+from diag.model import Diagnosis
+from diag.sources import sources_of
 from tests.conftest import SAMPLES
 from tests.live.run import llmdiag
 
@@ -101,6 +103,7 @@ def test_showing_a_rule_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 SHIPPED = rules.load(rules.shipped())
+COLLECTORS = evidence.collectors_of(evidence.Extras())
 
 
 @pytest.mark.parametrize("rule", SHIPPED, ids=lambda rule: rule.id)
@@ -125,10 +128,20 @@ def test_every_recorded_file_is_described() -> None:
     assert all("command" in tomllib.loads(path.read_text()) for path in SAMPLES.rglob("sample.toml"))
 
 
+def judged(captures: list[evidence.Evidence], chosen: list[rules.Rule]) -> Diagnosis:
+    """What these rules say of evidence that is loaded."""
+    return analysis.best([engine.diagnose(found, chosen, {}, {}) for found in captures])
+
+
 @pytest.mark.parametrize("sample", all_samples())
 def test_matrix(sample: str) -> None:
-    """Every rule on every sample: what the tests of the rules name, what those explain, and nothing else."""
-    diagnosis = analysis.best(analysis.analyse([ruletest.sample_path(sample, rules.shipped())], SHIPPED))
+    """Every rule on every sample: what the tests of the rules name, what those explain, and nothing else; and each of those rules alone.
+
+    The evidence is loaded once for all of it.
+    """
+    sources = sources_of([ruletest.sample_path(sample, rules.shipped())], COLLECTORS)
+    captures = [evidence.load(group, COLLECTORS) for group in analysis.captures(sources)]
+    diagnosis = judged(captures, SHIPPED)
     named = {(rule.id, test.expect) for rule in SHIPPED for test in rule.tests if test.sample == sample}
     expected = {rule for rule, expect in named if expect in ("confirmed", "likely")}
     explained = {name for rule in SHIPPED if rule.id in expected for name in rule.explains}
@@ -138,7 +151,8 @@ def test_matrix(sample: str) -> None:
     assert set(found) <= expected | explained
     for rule, expect in named:
         got = ruletest.verdict_of(diagnosis, rule)
-        assert got == expect, f"{rule} on {sample}: {got}, expected {expect}"
+        alone = ruletest.verdict_of(judged(captures, [item for item in SHIPPED if item.id == rule]), rule)
+        assert (got, alone) == (expect, expect), f"{rule} on {sample}: {got}, alone {alone}, expected {expect}"
 
 
 def test_no_sample_is_an_orphan() -> None:
@@ -146,8 +160,13 @@ def test_no_sample_is_an_orphan() -> None:
     assert set(all_samples()) <= named, "a sample that no rule names proves nothing"
 
 
-def test_the_shipped_tests_pass_as_a_user_runs_them() -> None:
-    assert [result for result in ruletest.run(None) if not result.ok] == []
+def test_the_shipped_tests_pass_as_a_user_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rules of them; what each rule says when it is alone on its samples is seen in the matrix."""
+    some = [rule for rule in SHIPPED if rule.id in ("process-stopped", "service-silent")]
+    monkeypatch.setattr(rules, "load", lambda place: some)
+    found = ruletest.run(None)
+    assert [(result.rule, result.sample) for result in found] == [(rule.id, test.sample) for rule in some for test in rule.tests]
+    assert [result for result in found if not result.ok] == []
 
 
 def test_a_rule_dropped_into_a_folder_works(tmp_path: Path) -> None:

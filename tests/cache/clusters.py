@@ -136,7 +136,7 @@ class LiveCluster:
         for node in self.primaries:
             node.do("FLUSHALL")
         wanted = {slot: node.id for node, slots in zip(self.primaries, _ranges(3), strict=True) for slot in slots}
-        until(lambda: self._agreed(wanted), "every slot is where it was, and all nodes know it")
+        until(lambda: self._agreed(wanted) and self._same_epochs(), "every slot is where it was, and all nodes know it")
 
     def owner(self, slot: int) -> Node:
         return next(node for node in self.primaries if slot in _own_slots(node))
@@ -150,7 +150,15 @@ class LiveCluster:
             source.do("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
             between()
         between()
+        until(self._same_epochs, "all nodes know the epochs of all")
         until(lambda: self._agreed({slot: target.id}), f"slot {slot} is at {target}")
+
+    def _same_epochs(self) -> bool:
+        """Does every node know the epoch of every other?
+
+        Else the new owner of a slot may take an epoch below that of the old one, and believe that, and delete the keys: they are lost.
+        """
+        return len({frozenset(_epochs(node).items()) for node in self.primaries}) == 1
 
     def _agreed(self, wanted: Mapping[int, str]) -> bool:
         """Do all nodes believe that these slots are at these nodes? If not they are told.
@@ -298,6 +306,12 @@ def _open_slots(node: Node) -> list[int]:
     lines = str(node.do("CLUSTER", "NODES").decode()).splitlines()
     (own,) = (words for words in map(str.split, lines) if "myself" in words[2].split(","))
     return [int(word[1:].partition("-")[0]) for word in own[8:] if word.startswith("[")]
+
+
+def _epochs(node: Node) -> dict[str, int]:
+    """Primary -> its epoch, as far as this node knows."""
+    lines = [line.split() for line in str(node.do("CLUSTER", "NODES").decode()).splitlines()]
+    return {words[0]: int(words[6]) for words in lines if "master" in words[2].split(",")}
 
 
 def _view(node: Node) -> dict[int, str]:
