@@ -28,6 +28,7 @@ GIVES: tuple[Table, ...] = (
 )
 
 PROCESS = ["bundle", "host", "capture", "pid", "started_at"]
+READ = [*PROCESS, "ppid", "state", "source", "role", "cmd"]
 TELLING: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("engine_core", re.compile(r"(^|/)vllm/v1/engine/core\.py$")),
     ("worker", re.compile(r"(^|/)vllm/(\w+/)*executor/\w+\.py:(worker_busy_loop|_run_worker_process)$")),
@@ -52,7 +53,10 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
         return {}
     stacks = _by_stack(frames.get("stack_frames"), frames.get("sockets"))
     ordered = rows.sort_values("read", kind="stable", na_position="first")
-    return {"process_roles": pd.DataFrame([_row(group, stacks) for _, group in ordered.groupby(PROCESS, dropna=False, sort=False)])}
+    reads: dict[Identity, list[tuple[object, ...]]] = {}
+    for read in zip(*(ordered[name] for name in READ), strict=True):
+        reads.setdefault(_identity(read[: len(PROCESS)]), []).append(read)
+    return {"process_roles": pd.DataFrame([_row(who, found, stacks) for who, found in reads.items()])}
 
 
 Identity = tuple[object, ...]
@@ -60,15 +64,14 @@ Said = tuple[str, str]
 """Role, and the source of what says so."""
 
 
-def _row(reads: "pd.DataFrame", stacks: Mapping[Identity, Said]) -> dict[str, object]:
-    """Reads of one process, first to last -> what it is."""
-    last = reads.iloc[-1]
-    titles = [role for role in reads["role"].dropna() if role != "other"]
-    commands = reads["cmd"].dropna()
-    row = {name: last[name] for name in (*PROCESS, "ppid", "state", "source")} | {"cmd": commands.iloc[-1] if len(commands) else None}
+def _row(who: Identity, reads: list[tuple[object, ...]], stacks: Mapping[Identity, Said]) -> dict[str, object]:
+    """Reads of one process (columns READ), first to last -> what it is."""
+    *process, ppid, state, source, _, _ = reads[-1]
+    titles = [role for *_, role, _ in reads if isinstance(role, str) and role != "other"]
+    commands = [cmd for *_, cmd in reads if isinstance(cmd, str)]
+    row = dict(zip(PROCESS, process, strict=True)) | {"ppid": ppid, "state": state, "source": source, "cmd": commands[-1] if commands else None}
     if titles:
         return {**row, "role": titles[-1], "said_by": "title"}
-    who = _identity(last[name] for name in PROCESS)
     found = stacks.get(who) or stacks.get((*who[:-1], None))
     if found is None:
         return {**row, "role": "other", "said_by": "nothing"}
