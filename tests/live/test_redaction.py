@@ -25,7 +25,6 @@ import redis
 from diag.instruments import dumper
 from diag.labs import Lab, is_hot, server_binary, wait_until
 from tests.live.run import Said, llmdiag
-from tests.warm import Warm
 
 pytestmark = pytest.mark.live
 
@@ -87,7 +86,18 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
     folder = tmp_path_factory.mktemp("leaky")
     with redis_with_password(folder, spilled["argv_redis"]) as url, service(folder, spilled, url) as running:
         wait_until(lambda: is_hot(running.lab.pid) or hottest(running.lab.pid), WAIT_S)
+        os.kill(running.lab.pid, signal.SIGSTOP)  # it reads without a pause: only while somebody looks
         yield running
+
+
+@contextlib.contextmanager
+def awake(patient: Patient) -> Iterator[None]:
+    """While this lasts the service runs."""
+    os.kill(patient.lab.pid, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        os.kill(patient.lab.pid, signal.SIGSTOP)
 
 
 def hottest(pid: int) -> bool:
@@ -182,6 +192,11 @@ def for_the_service(spilled: Mapping[str, str]) -> dict[str, str]:
 
 def origins(patient: Patient) -> dict[str, bytes]:
     """Kind of place -> what is there, read past llmdiag."""
+    with awake(patient):
+        return _origins(patient)
+
+
+def _origins(patient: Patient) -> dict[str, bytes]:
     pid = patient.lab.pid
     proc = Path(f"/proc/{pid}")
     dumped = subprocess.run(
@@ -249,20 +264,12 @@ def said_by(title: str, said: Said) -> dict[str, bytes]:
     return {f"stdout of {title}": said.out.encode(), f"stderr of {title}": said.err.encode()}
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    started = Warm()
-    yield started
-    started.close()
-
-
-def told(bundle: Path, warm: Warm) -> dict[str, bytes]:
+def told(bundle: Path) -> dict[str, bytes]:
     """Every report of a bundle and every evidence table."""
     def calling(*args: str) -> Said:
-        ended = warm.call(args)
-        assert "Traceback" not in ended.err, ended.err
-        assert ended.code in (0, 1, 3), ended.err
-        return Said(**vars(ended))
+        said = llmdiag(*args)
+        assert said.code in (0, 1, 3), said.err
+        return said
 
     found: dict[str, bytes] = {}
     for command in ("report", "analyze"):
@@ -277,28 +284,35 @@ def shoot(patient: Patient, bundle: Path, *args: str) -> Said:
     """`llmdiag snapshot` on the patient, with the password of the cache server and a bearer token of its own."""
     bearer = bundle.with_suffix(".bearer")
     bearer.write_text(patient.spilled["log_asked"])
-    said = llmdiag(
-        "snapshot", str(patient.lab.pid), "-o", str(bundle), "--window", "1.5", "--samples", "3", "--bearer-file", str(bearer), *args,
-        LLMDIAG_REDIS_URL=patient.redis_url,
-    )
+    with awake(patient):
+        said = llmdiag(
+            "snapshot", str(patient.lab.pid), "-o", str(bundle), "--window", "1.5", "--samples", "3", "--bearer-file", str(bearer), *args,
+            LLMDIAG_REDIS_URL=patient.redis_url,
+        )
     assert said.code in (0, 1, 3), said.err
     return said
 
 
 @pytest.mark.parametrize("which", ["keys", "all"])
-def test_no_secret_in_anything_written_or_said(patient: Patient, warm: Warm, tmp_path: Path, which: str) -> None:
+def test_no_secret_in_anything_written_or_said(patient: Patient, tmp_path: Path, which: str) -> None:
     bundle = tmp_path / "b.zip"
     first = shoot(patient, bundle, "--locals", which)
     things = everything_in(bundle) | said_by("snapshot", first)
     if which == "keys":
-        things |= told(bundle, warm)
+        things |= told(bundle)
     assert leaks(patient.spilled, things) == []
 
 
-def test_what_is_no_secret_survives_and_the_rest_was_read(patient: Patient, tmp_path: Path) -> None:
-    bundle = tmp_path / "b.zip"
+@pytest.fixture(scope="module")
+def plain(patient: Patient, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
+    """What is in a bundle that was made without any option."""
+    bundle = tmp_path_factory.mktemp("plain") / "b.zip"
     shoot(patient, bundle)
-    things = everything_in(bundle)
+    return everything_in(bundle)
+
+
+def test_what_is_no_secret_survives_and_the_rest_was_read(plain: Mapping[str, bytes]) -> None:
+    things = plain
     text = b"\n".join(things.values()).decode("utf-8", "replace")
     assert [word for word in SURVIVORS if word not in text] == []
     # the places were looked into: a bundle that leaves them out would be clean too
@@ -310,11 +324,9 @@ def test_what_is_no_secret_survives_and_the_rest_was_read(patient: Patient, tmp_
     assert {"api-key", "password", "url-password", "bearer", "hf-token", "jwt", "email", "cookie", "private-key", "git-token"} <= tokens, tokens
 
 
-def test_equal_secrets_stay_joinable(patient: Patient, tmp_path: Path) -> None:
+def test_equal_secrets_stay_joinable(plain: Mapping[str, bytes]) -> None:
     """The password of the pool is an environment variable, an argument and a word in the log: one token."""
-    bundle = tmp_path / "b.zip"
-    shoot(patient, bundle)
-    things = everything_in(bundle)
+    things = plain
     log = next(data for name, data in things.items() if re.search(r"logs/0-", name)).decode()
     arguments = next(data for name, data in things.items() if "processes-0" in name).decode()
     spoken = re.search(r"retrying the pool with (\[REDACTED:[a-z-]+:[0-9a-f]{8}\])", log)
@@ -326,16 +338,17 @@ def test_equal_secrets_stay_joinable(patient: Patient, tmp_path: Path) -> None:
 
 def test_a_snapshot_that_is_killed_leaves_no_secret_either(patient: Patient, tmp_path: Path) -> None:
     """What a killed llmdiag leaves is redacted too; only the alias, which the log names at the very end, is not known yet."""
-    tool = subprocess.Popen(
-        [sys.executable, "-m", "diag.cli", "snapshot", str(patient.lab.pid), "-o", str(tmp_path / "b.zip"), "--window", "60"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "LLMDIAG_REDIS_URL": patient.redis_url},
-    )
-    try:
-        journal = tmp_path / "b" / "manifest.jsonl"
-        wait_until(lambda: journal.exists() and all(name in journal.read_text() for name in ("artefacts/stacks", "artefacts/sockets", "artefacts/processes")), WAIT_S)
-    finally:
-        tool.kill()
-        tool.wait()
+    with awake(patient):
+        tool = subprocess.Popen(
+            [sys.executable, "-m", "diag.cli", "snapshot", str(patient.lab.pid), "-o", str(tmp_path / "b.zip"), "--window", "60"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "LLMDIAG_REDIS_URL": patient.redis_url},
+        )
+        try:
+            journal = tmp_path / "b" / "manifest.jsonl"
+            wait_until(lambda: journal.exists() and all(name in journal.read_text() for name in ("artefacts/stacks", "artefacts/sockets", "artefacts/processes")), WAIT_S)
+        finally:
+            tool.kill()
+            tool.wait()
     left = {str(path): path.read_bytes() for path in (tmp_path / "b").rglob("*") if path.is_file()}
     assert len(left) > 3
     assert leaks({name: value for name, value in patient.spilled.items() if name != "argv_late"}, left) == []
@@ -370,7 +383,8 @@ def test_a_wrong_password_is_never_repeated(patient: Patient, tmp_path: Path) ->
     secret = drawn()
     url = patient.redis_url.replace(quote(patient.spilled["argv_redis"], safe=""), secret)
     bundle = tmp_path / "b.zip"
-    said = llmdiag("snapshot", str(patient.lab.pid), "-o", str(bundle), "--window", "0.5", "--samples", "2", "--redis", url, "--log", f"/no/such/password={secret}.log")
+    with awake(patient):
+        said = llmdiag("snapshot", str(patient.lab.pid), "-o", str(bundle), "--window", "0.5", "--samples", "2", "--redis", url, "--log", f"/no/such/password={secret}.log")
     assert secret in url
     things = everything_in(bundle) | said_by("snapshot", said)
     assert any(b"no/such" in data for data in things.values())
