@@ -67,7 +67,8 @@ def _names(found: ScanResult) -> set[bytes]:
 
 def _exact(found: ScanResult, names: list[bytes], keys: int) -> None:
     """Every ghost, and nothing twice."""
-    assert _names(found) == set(names)
+    seen = _names(found)
+    assert seen == set(names), f"not found: {set(names) - seen}, not planted: {seen - set(names)}, {found.warnings}"
     assert found.keys == keys and sum(family.ghosts for family in found.families) == len(names), found.warnings
 
 
@@ -154,6 +155,7 @@ def test_slots_move_in_the_middle_of_a_scan(cluster: LiveCluster) -> None:
     with topology.connect(cluster.url) as client:
         found = topology.scan(client, cluster.url, how=How(Pace(batch_keys=20), watch=Moving()))
     assert len(happened) > 8
+    assert set(names) <= {name for _, name in cluster.keyspace()}, "the cluster itself has lost keys"
     _exact(found, names, GHOSTS + HEALTHY)
     assert any("gone through again" in warning for warning in found.warnings), found.warnings
 

@@ -1,7 +1,9 @@
 """Real conditions that break a collector: rights given up, servers that are silent or talk nonsense, tools that hang."""
 
+import atexit
 import contextlib
 import os
+import queue
 import shutil
 import socket
 import socketserver
@@ -11,14 +13,21 @@ import sysconfig
 import threading
 import venv
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diag.labs import wait_until
 from tests.conftest import ROOT
 from tests.live.run import Said
+from tests.warm import WARM, Warm
 
 DEADLINE_S = 120.0
+
+_FREE: "queue.SimpleQueue[Warm]" = queue.SimpleQueue()
+for _warm in (WARM, Warm()):
+    atexit.register(_warm.close)
+    _FREE.put(_warm)
 
 # The program that follows sees a /dev of its own, with the node of one NVIDIA device in it; nobody else does.
 OWN_DEV = """
@@ -55,28 +64,41 @@ class Around:
 
 def snapshot(bundle: Path, around: Around, *args: str) -> Said:
     """`llmdiag snapshot PID -o BUNDLE -f json`, in these surroundings. A traceback fails the test."""
+    words = ("snapshot", str(around.pid), "-o", str(bundle), "-f", "json", *args, *around.args)
     clean = {name: value for name, value in os.environ.items() if name not in ("LLMDIAG_REDIS_URL", "REDIS_URL")}
-    argv = (*around.behind, around.python, "-m", "diag.cli", "snapshot", str(around.pid), "-o", str(bundle), "-f", "json", *args, *around.args)
-    with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, cwd=bundle.parent,
-        env={**clean, "LLMDIAG_STRICT": "1", "PYTHONPATH": str(ROOT), **around.env},
-    ) as process:
-        try:
-            if around.during is not None:
-                _wait_for_the_window(bundle.with_suffix(""), process)
-                around.during()
-            out, err = process.communicate(timeout=DEADLINE_S)
-        finally:
-            process.kill()
-    assert "Traceback" not in err, err
-    return Said(process.returncode, out, err)
+    env = {**clean, "LLMDIAG_STRICT": "1", "PYTHONPATH": str(ROOT), **around.env}
+    usual = not around.behind and around.python == sys.executable
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(_forked, words, bundle.parent, env) if usual else beside.submit(_started, around, words, bundle.parent, env)
+        if around.during is not None:
+            _wait_for_the_window(bundle.with_suffix(""), running)
+            around.during()
+        said = running.result()
+    assert "Traceback" not in said.err, said.err
+    return said
 
 
-def _wait_for_the_window(folder: Path, process: subprocess.Popen[str]) -> None:
+def _forked(words: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Said:
+    """From one of the processes that have their imports behind them: there is one for each of two snapshots at a time."""
+    warm = _FREE.get()
+    try:
+        return Said(**vars(warm.call(words, cwd=cwd, env=env, deadline_s=DEADLINE_S)))
+    finally:
+        _FREE.put(warm)
+
+
+def _started(around: Around, words: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Said:
+    """By another Python, or behind another command."""
+    argv = (*around.behind, around.python, "-m", "diag.cli", *words)
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=cwd, env=env, check=False, timeout=DEADLINE_S)
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def _wait_for_the_window(folder: Path, running: "Future[Said]") -> None:
     """Until the first stacks are written: then every collector has begun."""
     journal = folder / "manifest.jsonl"
-    wait_until(lambda: process.poll() is not None or (journal.exists() and "artefacts/stacks/" in journal.read_text()), DEADLINE_S)
-    assert process.poll() is None, "the snapshot was over before anything could be broken"
+    wait_until(lambda: running.done() or (journal.exists() and "artefacts/stacks/" in journal.read_text()), DEADLINE_S)
+    assert not running.done(), "the snapshot was over before anything could be broken"
 
 
 @contextlib.contextmanager

@@ -253,8 +253,8 @@ def end(lab: Lab) -> None:
 
 
 def hot_lab(world: World) -> Lab:
-    """Without its cache server a slow retry loop cannot be told from other polling: some ways need one that spins."""
-    world.hot = world.hot or world.stack.enter_context(ghost_lab(world.server, world.path("hot.log")))
+    """Without its cache server a slow retry loop cannot be told from other polling: some ways need one that hardly pauses."""
+    world.hot = world.hot or world.stack.enter_context(ghost_lab(world.server, world.path("hot.log"), "--backoff-ms", "1"))
     return world.hot
 
 

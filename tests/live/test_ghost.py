@@ -20,7 +20,9 @@ GHOSTS = ("marker", "constant", "none", "null-marker", "truncated", "stale-versi
 SECOND_LAB = Path(__file__).parent / "second_lab.py"
 WAIT_S = 60.0
 SHORT = ("--window", "2")
-"""Every kind of test has one snapshot of the length a person gets unasked; its variants are shorter, as a lab that hangs spins all along."""
+"""Every kind of test has one snapshot of the length a person gets unasked; its variants are shorter."""
+PAUSED = ("--backoff-ms", "1")
+"""Every kind of test has one lab that spins; its variants leave a core to the others."""
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def assert_confirmed(found: dict[str, Any], keys: list[str]) -> None:
 
 @pytest.mark.parametrize("ghost", GHOSTS)
 def test_one_of_four_workers_is_lost(server: Server, tmp_path: Path, ghost: str) -> None:
-    with lab_of(server, tmp_path, "--ghost", ghost, "--workers", "4") as lab:
+    with lab_of(server, tmp_path, "--ghost", ghost, "--workers", "4", *(() if ghost == "marker" else PAUSED)) as lab:
         keys = plant(lab, server, ghost)
         assert lab.get("/health").status == 200
         said = snapshot(lab.pid, tmp_path / "b.zip", *(() if ghost == "marker" else SHORT))
@@ -75,7 +77,7 @@ def test_all_workers_are_lost(server: Server, tmp_path: Path, backoff_ms: int) -
 
 
 def test_over_a_unix_socket(server: Server, tmp_path: Path) -> None:
-    with lab_of(server, tmp_path, "--ghost", "marker", url=server.url) as lab:
+    with lab_of(server, tmp_path, "--ghost", "marker", *PAUSED, url=server.url) as lab:
         keys = plant(lab, server, "marker")
         assert_confirmed(snapshot(lab.pid, tmp_path / "b.zip", *SHORT).json, keys)
 
@@ -112,7 +114,7 @@ def test_rare_reads_and_redis_withheld_do_not_acquit(server: Server, tmp_path: P
 
 
 def test_the_printed_commands_heal_and_can_be_undone(server: Server, tmp_path: Path) -> None:
-    with lab_of(server, tmp_path, "--ghost", "marker", "--workers", "1") as lab:
+    with lab_of(server, tmp_path, "--ghost", "marker", "--workers", "1", *PAUSED) as lab:
         image = damaged_image()
         hung = lab.post_later(image)
         wait_until(lambda: ghost_key(image).encode() in server.key_names(), WAIT_S)
@@ -130,7 +132,7 @@ def test_the_printed_commands_heal_and_can_be_undone(server: Server, tmp_path: P
 
 
 def test_a_copy_in_the_process_is_said(server: Server, tmp_path: Path) -> None:
-    with lab_of(server, tmp_path, "--ghost", "marker", "--l1-holds-ghost", "--l1-ttl", "600") as lab:
+    with lab_of(server, tmp_path, "--ghost", "marker", "--l1-holds-ghost", "--l1-ttl", "600", *PAUSED) as lab:
         keys = plant(lab, server, "marker")
         said = snapshot(lab.pid, tmp_path / "b.zip", *SHORT)
         assert_confirmed(said.json, keys)
@@ -153,7 +155,7 @@ def test_the_second_lab(server: Server, tmp_path: Path, lost: int) -> None:
 
 
 def test_first_line_names_rule_verdict_and_key(server: Server, tmp_path: Path) -> None:
-    with lab_of(server, tmp_path, "--ghost", "marker") as lab:
+    with lab_of(server, tmp_path, "--ghost", "marker", *PAUSED) as lab:
         (key,) = plant(lab, server, "marker")
         snapshot(lab.pid, tmp_path / "b.zip", *SHORT)
     first = llmdiag("analyze", str(tmp_path / "b.zip")).out.splitlines()[0]

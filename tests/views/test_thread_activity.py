@@ -184,13 +184,27 @@ def _live(patient: states.Child, tmp_path: Path, window_s: float = 1.0) -> dict[
     return {name: by_tid[tid] for name, tid in patient.tids.items()}
 
 
+def _once_it_counts(patient: states.Child, tmp_path: Path) -> dict[str, Row]:
+    """The first window in which the spinning thread has most of the time, else the longest.
+
+    The kernel counts a wait when it is over, so the one that a read falls into is missing: on a busy machine that is much of a second.
+    """
+    for window_s in (1.0, 2.0, 4.0, 8.0):
+        folder = tmp_path / f"{window_s}"
+        folder.mkdir()
+        found = _live(patient, folder, window_s)
+        if float(str(found["spin"]["runnable_pct"])) > 60:
+            break
+    return found
+
+
 def test_real_threads_in_every_state(tmp_path: Path) -> None:
     with states.child(states.WORKLOADS, "spin", "parked") as patient:
-        found = _live(patient, tmp_path)
+        found = _once_it_counts(patient, tmp_path)
         classes = {name: row["class"] for name, row in found.items()}
         assert classes.pop("main") in ("parked", "active")  # it has just told that it is ready
-        assert classes == {"spin": "spin", "parked": "parked"}
-        assert float(str(found["spin"]["runnable_pct"])) > 60
+        assert classes == {"spin": "spin", "parked": "parked"}, found
+        assert float(str(found["spin"]["runnable_pct"])) > 60, found
     with states.child(states.WORKLOADS, "poll", "stuck") as patient:
         states.wait_for_state(patient.pid, patient.tids["stuck"], "D")
         found = _live(patient, tmp_path)
