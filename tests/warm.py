@@ -5,6 +5,7 @@ and goes through the end of the interpreter, as any other does; what it does not
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -101,7 +102,8 @@ def _serve() -> None:
     package = importlib.import_module("diag")
     found = [info.name for info in pkgutil.walk_packages(package.__path__, "diag.")]
     for name in (*LIBRARIES, *found):
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # an extra that is not installed: who needs it says so
+            importlib.import_module(name)
     _read_rules_and_views()
     gc.collect()
     gc.freeze()  # else the end of every call walks, and so copies, all that is imported: that costs more than most calls
