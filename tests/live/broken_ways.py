@@ -10,7 +10,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,8 @@ def nothing(world: World) -> Iterator[Around]:
 
 @way()
 def nothing_hot(world: World) -> Iterator[Around]:
-    yield Around(hot_lab(world).pid)
+    with spinning(world) as around:
+        yield around
 
 
 @way(
@@ -186,32 +187,33 @@ def redis_wants_a_password(world: World) -> Iterator[Around]:
     with another_server(world) as server:
         with redis.Redis(port=server.port) as client:
             client.config_set("requirepass", "sesame")
-        yield Around(hot_lab(world).pid)
+        with spinning(world) as around:
+            yield around
 
 
 @way(*BY_KEY, ghost="likely")
 def redis_killed(world: World) -> Iterator[Around]:
-    with another_server(world) as server:
-        yield Around(hot_lab(world).pid, during=lambda: os.kill(server.pid, signal.SIGKILL))
+    with another_server(world) as server, spinning(world) as around:
+        yield replace(around, during=lambda: os.kill(server.pid, signal.SIGKILL))
 
 
 @way(*BY_KEY, ghost="likely")
 def redis_stopped(world: World) -> Iterator[Around]:
-    with another_server(world) as server:
-        yield Around(hot_lab(world).pid, during=lambda: os.kill(server.pid, signal.SIGSTOP))
+    with another_server(world) as server, spinning(world) as around:
+        yield replace(around, during=lambda: os.kill(server.pid, signal.SIGSTOP))
 
 
 @way(*BY_KEY, ghost="likely")
 def redis_talks_nonsense(world: World) -> Iterator[Around]:
-    with out_of_the_way(world.server.socket), serving(b"\xff\x00nonsense\r\n", world.server.socket):
-        yield Around(hot_lab(world).pid)
+    with out_of_the_way(world.server.socket), serving(b"\xff\x00nonsense\r\n", world.server.socket), spinning(world) as around:
+        yield around
 
 
 @way(*BY_KEY, ghost="likely")
 def redis_says_ok_to_all(world: World) -> Iterator[Around]:
     """The protocol is right, and every answer is wrong."""
-    with out_of_the_way(world.server.socket), serving(b"+OK\r\n", world.server.socket):
-        yield Around(hot_lab(world).pid)
+    with out_of_the_way(world.server.socket), serving(b"+OK\r\n", world.server.socket), spinning(world) as around:
+        yield around
 
 
 @way()
@@ -253,9 +255,20 @@ def end(lab: Lab) -> None:
 
 
 def hot_lab(world: World) -> Lab:
-    """Without its cache server a slow retry loop cannot be told from other polling: some ways need one that hardly pauses."""
-    world.hot = world.hot or world.stack.enter_context(ghost_lab(world.server, world.path("hot.log"), "--backoff-ms", "1"))
+    """Without its cache server a slow retry loop cannot be told from other polling: some ways need one that spins."""
+    world.hot = world.hot or world.stack.enter_context(ghost_lab(world.server, world.path("hot.log")))
     return world.hot
+
+
+@contextlib.contextmanager
+def spinning(world: World) -> Iterator[Around]:
+    """The hot lab, which has a core for as long as this lasts."""
+    pid = hot_lab(world).pid
+    os.kill(pid, signal.SIGCONT)
+    try:
+        yield Around(pid)
+    finally:
+        os.kill(pid, signal.SIGSTOP)
 
 
 @contextlib.contextmanager
