@@ -160,6 +160,29 @@ def test_slots_move_in_the_middle_of_a_scan(cluster: LiveCluster) -> None:
     assert any("gone through again" in warning for warning in found.warnings), found.warnings
 
 
+def test_a_page_of_one_slot_is_elsewhere_all_at_once(cluster: LiveCluster) -> None:
+    """Keys with one tag: a node that does not have them any more says MOVED to all of them, never CROSSSLOT."""
+    names = [b"emb:{slot}:%05d" % number for number in range(600)]
+    source = cluster.owner(key_slot(names[0]))
+    target = next(node for node in cluster.primaries if node is not source)
+    pipe = source.client().pipeline(transaction=False)
+    for number, name in enumerate(names):
+        pipe.set(name, GHOST if number % 20 == 0 else b"\x00" + FRESH)
+    pipe.execute()
+    happened: list[int] = []
+
+    class Moving(Watch):
+        def tick(self, keys: int) -> None:
+            if len(happened) == 4:
+                cluster.move(key_slot(names[0]), source, target)
+            happened.append(keys)
+
+    with topology.connect(cluster.url) as client:
+        found = topology.scan(client, cluster.url, how=How(Pace(batch_keys=20), watch=Moving()))
+    assert len(happened) > 5
+    _exact(found, names[::20], len(names))
+
+
 def test_slots_move_during_scans(cluster: LiveCluster) -> None:
     names = cluster.fill(GHOSTS, HEALTHY)
     moved: list[int] = []

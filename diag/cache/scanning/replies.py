@@ -13,6 +13,14 @@ def plain(answer: int | redis.ResponseError | None) -> int | None:
     return answer if isinstance(answer, int) else None
 
 
+def refuses_together(error: redis.ResponseError) -> bool:
+    """Does a cluster's node refuse a command for several keys that it answers, or refuses, for each alone?
+
+    Keys of one slot that moves have no CROSSSLOT: all of them are elsewhere at once.
+    """
+    return "CROSSSLOT" in str(error) or str(error).startswith(ELSEWHERE)
+
+
 def seconds(ttl_ms: int) -> float | None:
     """Of PTTL; None: never expires."""
     return None if ttl_ms < 0 else ttl_ms / 1000

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from diag.cache.scanning.passing import Asked, Kin
-from diag.cache.scanning.replies import plain, seconds
+from diag.cache.scanning.replies import plain, refuses_together, seconds
 from diag.cache.values.facts import Facts
 from diag.cache.values.quick import Form, lively
 
@@ -75,7 +75,7 @@ def _values(walk: "Walk", page: Page) -> None:
     try:
         _look(walk, page)
     except redis.ResponseError as error:
-        if "CROSSSLOT" not in str(error):
+        if not refuses_together(error):
             raise
         walk.one_by_one = True
         walk.ask_values([Asked(key, page.kin) for key in page.keys], "unknown")

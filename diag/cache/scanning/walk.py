@@ -17,7 +17,7 @@ from diag.cache.scanning import sharing, small_hashes, swift
 from diag.cache.scanning.pace import Pace
 from diag.cache.scanning.passing import Asked, Helper, Kin, Sink, Ttl
 from diag.cache.scanning.reading import HEAD_BYTES, WHOLE_BYTES
-from diag.cache.scanning.replies import plain, seconds
+from diag.cache.scanning.replies import plain, refuses_together, seconds
 from diag.cache.scanning.wire import Wire, pack
 from diag.cache.values.facts import Facts, facts_of
 from diag.cache.values.keys import Place, other_type, unread
@@ -312,7 +312,7 @@ class Walk:
                 else:
                     self.scan.add(self.place(item), facts)
         except redis.ResponseError as error:
-            if "CROSSSLOT" not in str(error):
+            if not refuses_together(error):
                 raise
             self.one_by_one = True
             self.ask_values(keys, "known" if ttl == "before" else ttl)
