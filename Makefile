@@ -1,6 +1,7 @@
 # make demo      set up and watch an incident being diagnosed and healed (no root, no torch)
 # make test      everything CI checks: lint, types, imports, tests (installs what it needs)
 # make bench     measurements against named peers; exits 1 when a bar is missed
+# make oracle    write tests/tensors/data anew with the packages that own the formats, each in an environment of its own
 # make resample  record the samples anew from the labs; SAMPLES="cpu-spin/incident" records some
 
 PYTHON  ?= python3
@@ -10,7 +11,7 @@ STUDIO  ?= /tmp/llmdiag-studio
 SAMPLES ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench resample clean
+.PHONY: demo test lint bench oracle resample clean
 
 demo: $(VENV)/.demo
 	$(BIN)/llmdiag demo ghost-key
@@ -28,6 +29,10 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
 	LLMDIAG_SWEEP=full $(BIN)/python -m pytest -q tests/cache/test_kill.py
+
+# ORACLE="msprobe sglang" writes some. What they wrote is kept with the sources; the tests need none of these packages.
+oracle:
+	$(PYTHON) tests/oracle/run.py $(ORACLE)
 
 # A record holds the paths, packages and environment of the place where it was made, so that place is a bare one.
 resample:

@@ -16,6 +16,7 @@ _WITHOUT_NUMPY = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e
 _TORCH = {
     "float": "float32", "half": "float16", "double": "float64", "long": "int64", "int": "int32", "short": "int16",
     "char": "int8", "byte": "uint8", "cfloat": "complex64", "cdouble": "complex128",
+    "complexfloat": "complex64", "complexdouble": "complex128",
 }  # fmt: skip
 _NUMPY = frozenset({
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

@@ -7,7 +7,7 @@ import numpy as np
 
 from diag.decode.decoded import Array, Buffer
 from diag.decode.dtypes import BadArray, build, framework_name, itemsize, strided
-from diag.decode.pickle_machine import Machine
+from diag.decode.pickle_machine import MAX_MEMO, MAX_OPS, Machine
 from diag.decode.pickle_nodes import Call, Corrupt, Global, Node, Pairs, Persistent, Truncated, Unsupported
 
 PLAIN_KINDS = frozenset("biufc")
@@ -164,12 +164,34 @@ def legacy(data: Buffer) -> tuple[Node, dict[str, tuple[str, Buffer]], dict[str,
 
     Returns the description of the object, the storages by key, the globals named. BadArray: not that format; Short: cut.
     """
+    root, keys, named, at = legacy_pickles(data)
+    if len(keys) > MAX_STORAGES:
+        raise BadArray("not the format torch stores")
+    kinds = {key: kind for key, kind, _count in map(storage_id, persistent(root))}
+    storages: dict[str, tuple[str, Buffer]] = {}
+    for key in keys:
+        count = int.from_bytes(data[at : at + 8], "little")
+        kind = kinds.get(key, "")
+        size = count * (itemsize(kind) if kind else 1)
+        content = memoryview(data)[at + 8 : at + 8 + size]
+        if len(content) != size:
+            raise Short(f"torch storage of {size} bytes, {len(content)} are stored", at + 8 + size)
+        storages[key] = (kind, content)
+        at += 8 + size
+    return root, storages, named
+
+
+def legacy_pickles(data: Buffer, *, max_ops: int = MAX_OPS, max_memo: int = MAX_MEMO) -> tuple[Node, list[str], dict[str, None], int]:
+    """The five pickles of that format: the object, its storages' keys in file order, the globals named, where the storages begin.
+
+    BadArray: not that format; Short: cut.
+    """
     try:
         at = 0
         roots: list[Node] = []
         named: dict[str, None] = {}
         for _ in range(5):
-            machine = Machine(data, at)
+            machine = Machine(data, at, max_ops=max_ops, max_memo=max_memo)
             roots.append(machine.run())
             named |= machine.globals
             at = machine.at
@@ -182,30 +204,17 @@ def legacy(data: Buffer) -> tuple[Node, dict[str, tuple[str, Buffer]], dict[str,
     magic, protocol, _system, root, keys = roots
     if magic == TORCH_MAGIC and protocol != TORCH_PROTOCOL:
         raise BadArray(f"torch storage: protocol {str(protocol)[:16]}, not {TORCH_PROTOCOL}")
-    if magic != TORCH_MAGIC or not isinstance(keys, list) or len(keys) > MAX_STORAGES:
+    if magic != TORCH_MAGIC or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise BadArray("not the format torch stores")
-    kinds = {key: kind for key, kind, _count in map(storage_id, _persistent(root))}
-    storages: dict[str, tuple[str, Buffer]] = {}
-    for key in keys:
-        if not isinstance(key, str):
-            raise BadArray("not the format torch stores")
-        count = int.from_bytes(data[at : at + 8], "little")
-        kind = kinds.get(key, "")
-        size = count * (itemsize(kind) if kind else 1)
-        content = memoryview(data)[at + 8 : at + 8 + size]
-        if len(content) != size:
-            raise Short(f"torch storage of {size} bytes, {len(content)} are stored", at + 8 + size)
-        storages[key] = (kind, content)
-        at += 8 + size
-    return root, storages, named
+    return root, keys, named, at
 
 
-def _persistent(root: Node) -> list[Persistent]:
-    """The storages an object refers to: enough of a walk for tensors and plain dicts of them."""
+def persistent(root: Node, most: int = 10_000) -> list[Persistent]:
+    """The storages an object refers to: enough of a walk, over `most` nodes, for tensors and plain dicts of them."""
     found: list[Persistent] = []
     queue: list[Node] = [root]
     seen: set[int] = set()
-    while queue and len(seen) < 10_000:
+    while queue and len(seen) < most:
         node = queue.pop()
         if id(node) in seen:
             continue

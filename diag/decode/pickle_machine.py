@@ -22,9 +22,9 @@ MAX_GLOBALS = 256
 class Machine:
     """State of one run: where it reads, the stack, the memo. `run` is the only thing to call."""
 
-    __slots__ = ("at", "data", "end", "globals", "marks", "memo", "root", "stack")
+    __slots__ = ("at", "data", "end", "globals", "marks", "max_memo", "max_ops", "memo", "root", "stack")
 
-    def __init__(self, data: Buffer, at: int = 0) -> None:
+    def __init__(self, data: Buffer, at: int = 0, *, max_ops: int = MAX_OPS, max_memo: int = MAX_MEMO) -> None:
         self.data = memoryview(data)
         self.at = at
         self.end = len(self.data)
@@ -33,12 +33,14 @@ class Machine:
         self.memo: dict[int, Node] = {}
         self.globals: dict[str, None] = {}
         self.root: Node = None
+        self.max_ops = max_ops
+        self.max_memo = max_memo
 
     def run(self) -> Node:
         """The description of the pickled object; `at` is then behind its STOP. Truncated, Corrupt, Unsupported."""
         data, end = self.data, self.end
         try:
-            for _ in range(MAX_OPS):
+            for _ in range(self.max_ops):
                 if self.at >= end:
                     raise Truncated(self.at + 1)
                 code = data[self.at]
@@ -53,7 +55,7 @@ class Machine:
             raise Corrupt(f"takes something that is not there, before byte {self.at}") from error
         except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
             raise Corrupt(f"{type(error).__name__} before byte {self.at}") from error
-        raise Unsupported(f"more than {MAX_OPS} operations")
+        raise Unsupported(f"more than {self.max_ops} operations")
 
     def _stop(self) -> Node:
         root = self.stack.pop()
@@ -96,8 +98,8 @@ class Machine:
         return items
 
     def remember(self, index: int, node: Node) -> None:
-        if len(self.memo) >= MAX_MEMO:
-            raise Unsupported(f"remembers more than {MAX_MEMO} objects")
+        if len(self.memo) >= self.max_memo:
+            raise Unsupported(f"remembers more than {self.max_memo} objects")
         self.memo[index] = node
 
     def recall(self, index: int) -> None:

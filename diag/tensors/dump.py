@@ -9,7 +9,7 @@ Role = Literal["k", "v", "kv", "token_ids", "positions", "block_table", "slot_ma
 Direction = Literal["input", "output"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor in one file. Equal names in two dumps mean the same tensor of two runs: no pid, rank, step or time is part of it."""
 
@@ -49,7 +49,7 @@ class Tensor:
         return f"{self.file}#{self.key}" if self.key else str(self.file)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unread:
     """Something in a dump that is not compared, and why; never silently left out."""
 
@@ -66,6 +66,8 @@ class Dump:
     layout: str
     tensors: tuple[Tensor, ...]
     unread: tuple[Unread, ...] = ()
+    stamps: tuple[tuple[str, int, int], ...] = ()
+    """Every file as it was when the dump was opened: path, bytes, mtime in ns."""
 
 
 class ReadError(Exception):

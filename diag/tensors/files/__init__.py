@@ -10,13 +10,16 @@ A format module has
 """
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Protocol, cast
 
-from diag.tensors.dump import Tensor, Unread
+from diag.tensors.dump import ReadError, Tensor, Unread
+
+HEAD_BYTES = 4096
 
 
 class Format(Protocol):
@@ -40,3 +43,28 @@ def formats() -> tuple[Format, ...]:
 def format_of(path: Path, head: bytes) -> Format | None:
     """The first format that recognises the file, or None."""
     return next((item for item in formats() if item.recognise(path, head)), None)
+
+
+def head_of(path: Path) -> bytes:
+    """The first 4 KiB of a file, links not followed. Raises ReadError."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.pread(handle, HEAD_BYTES, 0)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise ReadError(f"cannot be read: {error.strerror}") from error
+
+
+def tensors_in(path: Path) -> Iterator[Tensor | Unread]:
+    """Whatever one file holds; a file that is no tensor file, or a broken one, is an Unread. Never raises ReadError."""
+    try:
+        head = head_of(path)
+        kind = format_of(path, head)
+        if kind is None:
+            yield Unread(str(path), "an empty file" if not head else "not a tensor file of a known format")
+        else:
+            yield from kind.read(path)
+    except ReadError as error:
+        yield Unread(str(path), str(error))

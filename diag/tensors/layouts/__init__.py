@@ -4,7 +4,8 @@ A layout module has
 
     NAME                       as it is called in messages
     ORDER                      when it is asked: low first; `plain` (any folder of files) comes last
-    recognise(root, files)     is this tree mine? `files` are all regular files under `root`, sorted. Never raises
+    recognise(root, files)     is this tree mine? `files` are all regular files under `root`, sorted; a single
+                               file is its own root. Never raises
     read(root, files)          -> Iterator[Tensor | Unread] with name, rank, step, layer, order, op, direction and role set. Raises ReadError.
 """
 

@@ -1,0 +1,157 @@
+"""Compare two dumps: pair their tensors, cut KV tensors into token blocks, measure, judge, explain what is wrong.
+
+    found = compare(open_dump(good), open_dump(bad), others=[open_dump(other)], options=Options(How(16)))
+    found.first.result.block                    # the first wrong block
+"""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from diag.errors import BadInput
+from diag.tensors import divergence, donors
+from diag.tensors.cutting import How
+from diag.tensors.dump import Dump, Unread
+from diag.tensors.judging import Judge, Noise, Place
+from diag.tensors.opening import still_same
+from diag.tensors.pairing import SAME_NAMES, Lone, Names, Pairing, pair
+from diag.tensors.placement import Placements
+from diag.tensors.result import Comparison, Result, Twins, Who
+from diag.tensors.suffix import Suffixes
+from diag.tensors.verdicts import CLOSE, DEFAULT_LIMITS, DIFFERENT, Limits
+
+Progress = Callable[[str, float], None]
+EVERY = 64
+"""Pairs between two signs of life."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person said."""
+
+    how: How = field(default_factory=How)
+    names: Names = SAME_NAMES
+    limits: Limits = DEFAULT_LIMITS
+
+
+def compare(
+    good: Dump, bad: Dump, *, control: Dump | None = None, others: Sequence[Dump] = (), options: Options | None = None,
+    progress: Progress = lambda what, share: None,
+) -> Comparison:  # fmt: skip
+    """All of it. BadInput: the dumps have nothing in common, nothing could be read, or a file changed meanwhile."""
+    good, bad, control, others = _named_apart(good, bad, control, others)
+    options = options or Options()
+    begin = time.monotonic()
+    notes: list[str] = []
+    noise = None if control is None else _noise(good, control, options, notes, progress)
+    pairing = pair(good, bad, options.names)
+    judge = Judge(Placements(good), Placements(bad), options.how, Suffixes(good, bad), options.limits, noise, pairs=pairing.pairs)
+    results = _judged(judge, pairing, "comparing", progress)
+    if not results:
+        raise _nothing_compared(good, bad, judge)
+    results, twins = _explained(judge, results, good, bad, others, options, progress)
+    results, first = divergence.mark(results)
+    _check_unchanged((good, bad, *(() if control is None else (control,)), *others))
+    unread = [*judge.unread, *(("good", item) for item in good.unread), *(("bad", item) for item in bad.unread)]
+    return Comparison(
+        divergence.overall(results), _who(good), _who(bad), None if control is None else _who(control), [_who(donor) for donor in others],
+        results, [*pairing.unpaired, *judge.unpaired], unread, first, None if first is not None and first.kind == "input" else divergence.scope(results), twins,
+        (*notes, *pairing.notes, *(_counted(text, count) for text, count in judge.said.items())), judge.hidden_blocks,
+        judge.block_tokens.most_common(1)[0][0] if judge.block_tokens else None, time.monotonic() - begin,
+        {dtype: options.limits.close(dtype) for dtype in {item.bad.dtype for item in results} if dtype in CLOSE},
+    )  # fmt: skip
+
+
+def _judged(judge: Judge, pairing: Pairing, title: str, progress: Progress) -> list[Result]:
+    results: list[Result] = []
+    for number, item in enumerate(pairing.pairs):
+        if number % EVERY == 0:
+            progress(f"{title} {item.good.name}", number / len(pairing.pairs))
+        results += judge.results(item)
+    return results
+
+
+def _noise(good: Dump, control: Dump, options: Options, notes: list[str], progress: Progress) -> Noise:
+    """How far the good run and its repetition are apart, in every tensor and block."""
+    pairing = pair(good, control)
+    judge = Judge(Placements(good), Placements(control), options.how, Suffixes(good, control), options.limits, pairs=pairing.pairs)
+    tensors: dict[Place, float] = defaultdict(float)
+    blocks: dict[tuple[Place, int | None, int | None], float] = {}
+    wrong: list[Result] = []
+    for item in _judged(judge, pairing, "control run", progress):
+        rel = None if item.difference is None else item.difference.rel_l2
+        if rel is None:
+            continue
+        blocks[(item.place, item.request, item.block)] = rel
+        if rel < DIFFERENT and not item.is_wrong:
+            tensors[item.place] = max(tensors[item.place], rel)
+        else:
+            wrong.append(item)
+    if wrong:
+        notes.append(
+            f"the control run differs from the good run in {len(wrong)} places, first in {wrong[0].name}: it was not given the same input, one of the two "
+            "is bad as well, or this engine does not repeat itself; those places are judged without it"
+        )
+    if not blocks:
+        raise BadInput(f"{control.root}: nothing in it could be compared with the good dump", hint="the control is a dump of the good request, taken a second time")
+    return Noise(tensors, blocks)
+
+
+def _explained(
+    judge: Judge, results: list[Result], good: Dump, bad: Dump, others: Sequence[Dump], options: Options, progress: Progress
+) -> tuple[list[Result], list[Twins]]:
+    if not judge.wrong:
+        return results, []
+    progress("looking for whose blocks they are", 1.0)
+    libraries = [donors.Library(dump, options.how, judge.unread) for dump in others]
+    told, twins = donors.explain(judge.wrong, results, donors.Search(good.name, bad.name, libraries, options.limits, judge.unread))
+    return [told.get(item.ord, item) for item in results], twins
+
+
+def _named_apart(good: Dump, bad: Dump, control: Dump | None, others: Sequence[Dump]) -> tuple[Dump, Dump, Dump | None, list[Dump]]:
+    """Each dump under the shortest end of its path that no other has; donors that are one of the others, or there twice, go."""
+    main = [dump for dump in (good, bad, control) if dump is not None]
+    seen = {os.path.realpath(dump.root) for dump in main}
+    donors: list[Dump] = []
+    for dump in others:
+        if os.path.realpath(dump.root) not in seen:
+            seen.add(os.path.realpath(dump.root))
+            donors.append(dump)
+    places = [dump.root.absolute().parts for dump in (*main, *donors)]
+    names = [_shortest(place, [other for number, other in enumerate(places) if number != at]) for at, place in enumerate(places)]
+    named = [replace(dump, name=name) for dump, name in zip((*main, *donors), names, strict=True)]
+    return named[0], named[1], None if control is None else named[2], named[len(main) :]
+
+
+def _shortest(place: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
+    for length in range(1, len(place)):
+        end = place[-length:]
+        if all(other[-length:] != end for other in others):
+            return "/".join(end)
+    return place[-1]  # the very same dump under two roles
+
+
+def _nothing_compared(good: Dump, bad: Dump, judge: Judge) -> BadInput:
+    unread: list[tuple[str, Unread]] = judge.unread
+    if unread:
+        return BadInput(f"nothing could be compared: {unread[0][1].reason}", hint="dump again, and wait until the folder stops growing")
+    lone: Sequence[Lone] = judge.unpaired
+    why = lone[0].why if lone else "the tensors they share only tell where blocks lie"
+    return BadInput(f"{good.root} and {bad.root} have nothing that can be compared: {why}", hint="dump the K and V cache, or hidden states, of both runs")
+
+
+def _check_unchanged(dumps: Sequence[Dump]) -> None:
+    for dump in dumps:
+        changed = still_same(dump)
+        if changed:
+            raise BadInput(f"{dump.root} changed while it was compared: {changed[0]}", hint="wait until it stops growing, then compare again")
+
+
+def _who(dump: Dump) -> Who:
+    return Who(dump.name, str(dump.root), dump.layout, len(dump.tensors))
+
+
+def _counted(text: str, count: int) -> str:
+    return text if count == 1 else f"{text} ({count} tensors)"

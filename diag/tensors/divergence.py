@@ -1,0 +1,232 @@
+"""The first divergence in execution order, what merely follows from it, and where wrong blocks point at.
+
+Keys and values of a layer are read before the layer computes anything, so they come before its outputs whatever the order of
+the files. A KV block that is wrong while all that was computed before is right is bad KV input, not a broken kernel. A tensor
+far off whose successors all match was not what the engine computed with: a hook saved a reference, and the memory was used
+again (a capture artefact). Where the figures grow step by step without a jump, rounding adds up and no operation is to blame.
+"""
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from diag.tensors.result import First, Result, Scope
+from diag.tensors.verdicts import ARTEFACT, CLOSE, GOOD_VERDICTS
+
+KV = frozenset({"k", "v", "kv"})
+INPUTS = frozenset({"token_ids", "positions", "context_lens"})
+JUMP = 10.0
+"""An operation to blame is off by at least so many times what came before it (or than rounding)."""
+Where = tuple[int | None, int | None]
+"""Rank and step."""
+
+
+def in_order(results: Iterable[Result]) -> list[Result]:
+    """Execution order: as dumped, but the cache of a layer before what the layer gives out."""
+    ordered = sorted(results, key=lambda item: item.ord)
+    opened: dict[tuple[int | None, int | None, int], int] = {}
+    for item in ordered:
+        if item.layer is not None and item.role not in KV and item.direction != "input":
+            opened.setdefault((item.rank, item.step, item.layer), item.ord)
+    def key(item: Result) -> tuple[float, int]:
+        if item.role in KV and item.layer is not None:
+            return min(item.ord, opened.get((item.rank, item.step, item.layer), item.ord) - 0.5), item.ord
+        return item.ord, item.ord
+    return sorted(ordered, key=key)
+
+
+def mark(results: Sequence[Result]) -> tuple[list[Result], First | None]:
+    """Results in execution order with the first divergence, what follows from it, and capture artefacts marked."""
+    ordered = in_order(results)
+    artefacts = _artefacts(ordered)
+    wrong = [item for item in ordered if item.is_wrong and item.ord not in artefacts]
+    first = wrong[0] if wrong else next((item for item in ordered if item.is_wrong), None)
+    if first is None:
+        return ordered, None
+    after = False
+    marked: list[Result] = []
+    for item in ordered:
+        doubt = ARTEFACT if item.ord in artefacts else item.doubt
+        is_first = item.ord == first.ord
+        follows = after and item.is_wrong and doubt != ARTEFACT and not _independent(item, first)
+        marked.append(replace(item, doubt=doubt, is_first=is_first, follows=follows) if is_first or follows or doubt != item.doubt else item)
+        after |= is_first
+    chosen = next(item for item in marked if item.is_first)
+    return marked, _first(chosen, ordered)
+
+
+def _independent(item: Result, first: Result) -> bool:
+    """A block of the cache that is wrong by itself: the same block elsewhere, or an earlier one, does not follow from the first."""
+    if item.role not in KV or first.role not in KV or item.block is None or first.block is None:
+        return False
+    return item.alias is not None or item.request != first.request or item.block <= first.block
+
+
+def _artefacts(ordered: Sequence[Result]) -> set[int]:
+    """Tensors that are far off while what was computed from them matches: the whole next layer, or all that the rank computed later."""
+    by_where: dict[Where, list[Result]] = defaultdict(list)
+    for item in ordered:
+        if item.role is None:
+            by_where[(item.rank, item.step)].append(item)
+    return {number for items in by_where.values() for number in (*_before_good_layers(items), *_before_good_rest(items))}
+
+
+def _before_good_layers(items: Sequence[Result]) -> Iterator[int]:
+    layers: dict[int, list[Result]] = defaultdict(list)
+    for item in items:
+        if item.layer is not None:
+            layers[item.layer].append(item)
+    numbers = sorted(layers)
+    for layer, following in pairwise(numbers):
+        if not any(item.is_wrong for item in layers[following]):
+            yield from (item.ord for item in layers[layer] if _may_be_artefact(item))
+
+
+def _before_good_rest(items: Sequence[Result]) -> Iterator[int]:
+    later_good = 0
+    for item in reversed(items):
+        if item.is_wrong:
+            if not later_good or not _may_be_artefact(item):
+                break
+            yield item.ord
+        elif item.direction != "input":
+            later_good += 1
+
+
+def _may_be_artefact(item: Result) -> bool:
+    return item.is_wrong and item.verdict not in ("shape-mismatch", "dtype-mismatch")
+
+
+def _first(item: Result, ordered: Sequence[Result]) -> First:
+    place = _place(item)
+    if item.is_artefact:
+        return First(item, "artefact", f"{place} is far off, but everything computed after it matches: probably the dump, not the run (a hook that kept a reference)")
+    if item.role in INPUTS:
+        return First(item, "input", f"{place} differs: the two runs were not given the same input")
+    if item.role in KV:
+        computed = [other for other in ordered if other.ord != item.ord and other.role is None and other.rank == item.rank and other.step == item.step]
+        before = [other for other in computed if (other.layer is None or item.layer is None or other.layer < item.layer) and not other.is_wrong]
+        seen = f", while {_tensors(len(before))} computed before it match" if before else ""
+        return First(item, "bad-kv", f"{place} is wrong where the run reads it{seen}: bad KV cache input")
+    if item.verdict == "nan":
+        return First(item, "nan", f"{place} is the first with NaN or Inf that the good run does not have")
+    return _computed(item, ordered, place)
+
+
+def _computed(item: Result, ordered: Sequence[Result], place: str) -> First:
+    """An activation: inputs same and output different is an operation; without a jump it is rounding that adds up."""
+    inputs = [other for other in ordered if other.op and other.op == item.op and other.rank == item.rank and other.step == item.step and other.direction == "input"]
+    before = [other for other in ordered if other.ord < item.ord and other.role is None and other.rank == item.rank and other.step == item.step]
+    last = _rel(before[-1]) if before else None
+    now = _rel(item)
+    floor = max(CLOSE.get(item.bad.dtype, 0.0), last or 0.0)
+    if last is not None and now is not None and floor > 0 and now / floor <= JUMP and item.verdict == "different" and not item.rows_differ:
+        return First(item, "drift", f"{place} differs without a jump ({now:.2g} after {last:.2g}): rounding that adds up, compare with a control run")
+    if item.direction == "input":
+        return First(item, "other", f"{place} is the first that differs, and it is the input of its operation: what gives it out was not dumped")
+    if inputs:
+        return First(item, "operation", f"{place} differs while the {_tensors(len(inputs))} that its operation reads match: the operation itself")
+    return First(item, "operation", f"{place} is the first that differs")
+
+
+def _rel(item: Result) -> float | None:
+    found = None if item.difference is None else item.difference.rel_l2
+    return found if found is not None and math.isfinite(found) else None
+
+
+def _place(item: Result) -> str:
+    parts = [item.name] if item.block is None else [f"block {item.block} of {item.name}"]
+    parts += [f"rank {item.rank}"] if item.rank is not None else []
+    parts += [f"request {item.request}"] if item.request is not None else []
+    parts += [f"step {item.step}"] if item.step else []
+    return ", ".join(parts)
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"
+
+
+def scope(results: Sequence[Result]) -> Scope | None:
+    """What the pattern of wrong blocks over layers and ranks points at. None: no block is wrong.
+
+    A wrong block makes later tokens wrong in deeper layers, so what lies behind an earlier wrong block of a lower layer counts
+    as its consequence.
+    """
+    blocks = [item for item in results if item.block is not None and item.role in KV and not item.is_artefact]
+    wrong = [item for item in blocks if item.is_wrong]
+    if not wrong:
+        return None
+    lowest = _lowest_layers(wrong)
+    origins = [item for item in wrong if not _explained(item, lowest)]
+    numbers = sorted({(item.request, item.block) for item in origins}, key=lambda pair: (pair[0] or 0, pair[1] or 0))
+    known = set(numbers)
+    there = [item for item in wrong if (item.request, item.block) in known]
+    return _pointing(blocks, there, tuple(dict.fromkeys(number or 0 for _, number in numbers)))
+
+
+def _lowest_layers(wrong: Sequence[Result]) -> dict[tuple[int | None, int | None], tuple[list[int], list[int]]]:
+    """Request and step -> wrong blocks in order, and for each the lowest layer in which it or an earlier one is wrong."""
+    found: dict[tuple[int | None, int | None], dict[int, int]] = defaultdict(dict)
+    for item in wrong:
+        if item.layer is not None and item.block is not None:
+            layers = found[(item.request, item.step)]
+            layers[item.block] = min(item.layer, layers.get(item.block, item.layer))
+    return {key: (sorted(layers), list(accumulate((layers[block] for block in sorted(layers)), min))) for key, layers in found.items()}
+
+
+def _explained(item: Result, lowest: Mapping[tuple[int | None, int | None], tuple[list[int], list[int]]]) -> bool:
+    """Is an earlier block wrong in a lower layer, and nothing else known of this one?"""
+    if item.layer is None or item.block is None or item.alias is not None:
+        return False
+    blocks, layers = lowest[(item.request, item.step)]
+    before = bisect_left(blocks, item.block)
+    return before > 0 and layers[before - 1] < item.layer
+
+
+def _pointing(blocks: Sequence[Result], wrong: Sequence[Result], numbers: tuple[int, ...]) -> Scope:
+    layers, ranks = _numbers(item.layer for item in wrong), _numbers(item.rank for item in wrong)
+    all_layers, all_ranks = _numbers(item.layer for item in blocks), _numbers(item.rank for item in blocks)
+    kinds, all_kinds = {item.role for item in wrong}, {item.role for item in blocks}
+    what = f"block{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:8]))}{' …' if len(numbers) > 8 else ''}"
+    def made(points_at: str, says: str) -> Scope:
+        return Scope(points_at, numbers, layers, ranks, says)
+    sets = defaultdict(set)
+    for item in wrong:
+        sets[(item.rank, item.layer, item.role)].add((item.request, item.block))
+    whole = {(item.rank, item.layer, item.role) for item in blocks}
+    if len(whole) == 1:
+        return made("unknown", f"{what} wrong; only one cache tensor was dumped, so nothing tells an allocator from a kernel or a transfer")
+    if sets.keys() == whole and len({frozenset(found) for found in sets.values()}) == 1:
+        over = f"all {len(all_layers)} layers" if len(all_layers) > 1 else "keys and values"
+        over += f" and all {len(all_ranks)} ranks" if len(all_ranks) > 1 else ""
+        return made("allocator", f"{what} wrong on {over} alike: the block table or the allocator, no kernel and no transfer")
+    if ranks != all_ranks:
+        return made("rank", f"{what} wrong on rank {_list(ranks)} only, of {len(all_ranks)}: a transfer, or that rank's own memory; no allocator that all ranks share")
+    if layers != all_layers:
+        if len(layers) == 1:
+            return made("kernel-or-transfer", f"{what} wrong in layer {_list(layers)} only, of {len(all_layers)}: a kernel or a transfer of that layer")
+        if layers == all_layers[all_layers.index(layers[0]):]:
+            return made("kernel-or-transfer", f"{what} wrong from layer {layers[0]} on: a kernel or a transfer of that layer, the later layers follow")
+        return made("kernel-or-transfer", f"{what} wrong in layers {_list(layers)}, of {len(all_layers)}: a kernel or a transfer")
+    if kinds != all_kinds:
+        return made("kernel-or-transfer", f"{what} wrong in {'keys' if kinds == {'k'} else 'values'} only: a kernel or a transfer, no allocator")
+    return made("unknown", f"{what} wrong on all layers, but not the same blocks everywhere")
+
+
+def _numbers(found: Iterable[int | None]) -> tuple[int | None, ...]:
+    return tuple(sorted(set(found), key=lambda number: -1 if number is None else number))
+
+
+def _list(numbers: Sequence[int | None], limit: int = 8) -> str:
+    return ", ".join("?" if number is None else str(number) for number in numbers[:limit]) + (" …" if len(numbers) > limit else "")
+
+
+def overall(results: Sequence[Result]) -> str:
+    """same | close | differ."""
+    verdicts = {item.verdict for item in results}
+    if not verdicts <= GOOD_VERDICTS:
+        return "differ"
+    return "close" if "close" in verdicts else "same"

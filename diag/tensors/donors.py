@@ -1,0 +1,350 @@
+"""Whose content a wrong block holds: another block of the good run, one of a donor's, of the pool, or of nobody known.
+
+It is looked for by the digest of each token row - among the blocks of the good run and of the donors (dumps of other requests,
+or of an earlier generation of the engine), then among pool blocks that belong to no request - and, where no digest is equal,
+by distance in the lowest layer. V of layer 0 depends on the token id alone: rows equal there are the same tokens, which
+names the donor even where deeper layers differ by rounding.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from diag.tensors import views
+from diag.tensors.cutting import Cut, How, Span, cut, is_kv, parts
+from diag.tensors.dump import Dump, ReadError, Tensor, Unread
+from diag.tensors.elements import itemsize
+from diag.tensors.judging import LOST, Wrong
+from diag.tensors.matching import Match, Origin, Votes, nearest, row_digests
+from diag.tensors.measure import digests, measure_pair
+from diag.tensors.placement import Placements
+from diag.tensors.result import Alias, Result, Twins
+from diag.tensors.verdicts import CLOSE, Limits
+
+MIN_SHARE, MIN_SHARE_FIRST = 0.25, 0.5
+"""Share of a block's wrong rows that must be found together. In layer 0 equal tokens of strangers are equal rows: there more."""
+MAX_NEAR = 16
+"""Blocks that are looked for by distance."""
+MAX_CANDIDATES = 4_096
+Block = tuple[int | None, int | None]
+"""Request and block."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The origin that most tensors tell of one block."""
+
+    match: Match
+    fingerprint: bool
+    """V of layer 0 is among them: the tokens are those."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """One KV tensor of a dump that may hold what the bad run holds."""
+
+    dump: str
+    step: int | None
+    cut: Cut
+
+
+@dataclass
+class Library:
+    """The KV tensors of one dump by name, rank and layer, cut when they are asked for."""
+
+    dump: Dump
+    how: How
+    unread: list[tuple[str, Unread]]
+    _by_key: dict[tuple[str, int | None, int | None], list[tuple[Tensor, Tensor]]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self._places = Placements(self.dump)
+        for tensor in self.dump.tensors:
+            if tensor.offset >= 0 and is_kv(tensor, self._places.of(tensor), self.how):
+                for part in parts(tensor):
+                    self._by_key[(part.name, part.rank, part.layer)].append((tensor, part))
+
+    def find(self, name: str, rank: int | None, layer: int | None, dtype: str) -> Iterator[Held]:
+        """The same tensor in this dump, of every step; `dtype`: what it is where its file lost the type."""
+        for whole, part in self._by_key.get((name, rank, layer), ()):
+            known = replace(part, dtype=dtype) if part.dtype in LOST and itemsize(part.dtype) == itemsize(dtype) else part
+            found = cut(known, self._places.of(whole), self.how)
+            if found is not None:
+                yield Held(self.dump.name, part.step, found)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where to look."""
+
+    good: str
+    bad: str
+    libraries: Sequence[Library]
+    limits: Limits
+    unread: list[tuple[str, Unread]]
+
+
+def explain(wrong: Sequence[Wrong], results: Sequence[Result], search: Search) -> tuple[dict[int, Result], list[Twins]]:
+    """`ord` -> the result with what was recognised; and blocks of the bad run that hold the same where they must not."""
+    by_place: dict[tuple[object, ...], dict[Block, Result]] = defaultdict(dict)
+    for item in results:
+        if item.verdict == "different" and item.block is not None:
+            by_place[item.place][(item.request, item.block)] = item
+    tensors = [(tensor, by_place[tensor.place]) for tensor in wrong if by_place.get(tensor.place)]
+    matches: dict[int, list[Match]] = {}
+    rests: dict[int, list[Match]] = {}
+    twins: list[Twins] = []
+    for tensor, blocks in tensors:
+        try:
+            found, rest, same = _exact(tensor, blocks, search)
+        except ReadError as error:
+            search.unread.append(("donor", Unread(tensor.bad.tensor.source, str(error))))
+            continue
+        matches |= found
+        rests |= rest
+        twins += same
+    agreed = _agreed(tensors, matches)
+    agreed |= _near(tensors, {key for _, blocks in tensors for key in blocks} - agreed.keys(), search)
+    second = _second(tensors, rests)
+    told: dict[int, Result] = {}
+    for tensor, blocks in tensors:
+        for key, item in blocks.items():
+            match = _chosen(matches.get(item.ord, ()), agreed.get(key))
+            one = _told(tensor, item, match, agreed.get(key), search)
+            rest = next((one for one in rests.get(item.ord, ()) if _mark(one) == second.get(key)), None)
+            told[item.ord] = one if rest is None or match is None or one.alias is None or one.alias.by != "rows" else _with_rest(one, match, rest, search)
+    return told, twins
+
+
+def _exact(tensor: Wrong, blocks: dict[Block, Result], search: Search) -> tuple[dict[int, list[Match]], dict[int, list[Match]], list[Twins]]:
+    """By digests of rows; who has what is left of a block, where it may have two owners; and blocks of the bad run that are twins."""
+    votes = Votes()
+    ours: dict[Block, Span] = {(span.request, span.index): span for span in tensor.good.spans}
+    theirs: dict[Block, tuple[Span, list[bytes]]] = {(span.request, span.index): (span, row_digests(tensor.bad, span)) for span in tensor.bad.spans}
+    good_rows = {key: row_digests(tensor.good, ours[key]) for key in blocks}
+    sought: dict[int, int] = {}
+    for key, item in blocks.items():
+        span, rows = theirs[key]
+        other = {span.token + n: row for n, row in enumerate(rows) if n >= len(good_rows[key]) or row != good_rows[key][n]}
+        votes.want(item.ord, other, rows, span.token)
+        sought[item.ord] = min(len(other), item.rows_differ or len(other))
+    for held in _held(tensor, search):
+        for origin, span in _listed(held):
+            votes.offer(origin, span.index, span.token, row_digests(held.cut, span))
+    best = {number: votes.best(number) for number in sought}
+    found = {number: _enough(tensor, best[number], sought[number]) for number in sought}
+    lost = [number for number, matches in found.items() if not matches]
+    if lost and not tensor.good.tiled:
+        for held in _held(tensor, search, bad=True):
+            for origin, span in _unlisted(held):
+                votes.offer(origin, span.index, 0, row_digests(held.cut, span))
+        for number in lost:
+            found[number] = _enough(tensor, votes.best(number), sought[number])
+    rests = {number: _rest(matches[0], best[number]) for number, matches in found.items() if matches}
+    return found, rests, _twins(tensor, ours, theirs, blocks)
+
+
+def _rest(first: Match, others: Sequence[Match]) -> list[Match]:
+    """Who else has rows of a block, of those that the first does not have."""
+    left = (replace(match, rows=(match.which & ~first.which).bit_count()) for match in others if match.origin.dump != first.origin.dump)
+    return [match for match in left if match.rows]
+
+
+def _second(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], rests: dict[int, list[Match]]) -> dict[Block, tuple[object, ...]]:
+    """The second owner of each block that has two, by all tensors together."""
+    votes: dict[Block, Counter[tuple[object, ...]]] = defaultdict(Counter)
+    for _, blocks in tensors:
+        for key, item in blocks.items():
+            for match in rests.get(item.ord, ()):
+                votes[key][_mark(match)] += match.rows
+    return {key: count.most_common(1)[0][0] for key, count in votes.items()}
+
+
+def _enough(tensor: Wrong, matches: Sequence[Match], sought: int) -> list[Match]:
+    share = MIN_SHARE_FIRST if tensor.place[3] in (0, None) else MIN_SHARE
+    return [match for match in matches if match.rows >= share * sought]
+
+
+def _held(tensor: Wrong, search: Search, *, bad: bool = False) -> Iterator[Held]:
+    """The good run itself, the donors, and (`bad`) the pool of the bad run."""
+    name, rank, step, layer = tensor.place
+    yield Held(search.good, step, tensor.good)
+    for library in search.libraries:
+        theirs = tensor.bad.tensor
+        yield from library.find(name, rank, layer, theirs.dtype)
+        if (theirs.name, theirs.rank) != (name, rank):
+            yield from library.find(theirs.name, theirs.rank, layer, theirs.dtype)
+    if bad:
+        yield Held(search.bad, step, tensor.bad)
+
+
+def _listed(held: Held) -> Iterator[tuple[Origin, Span]]:
+    """Blocks of the requests of that dump."""
+    for span in held.cut.spans:
+        yield Origin(held.dump, held.cut.tensor.name, held.step, span.request), span
+
+
+def _unlisted(held: Held) -> Iterator[tuple[Origin, Span]]:
+    """Blocks of its pool that belong to no request."""
+    taken = {span.physical for span in held.cut.spans}
+    if None in taken:
+        return
+    for at in range(held.cut.tensor.shape[0]):
+        if at not in taken:
+            yield Origin(held.dump, held.cut.tensor.name, held.step, None, at), Span(None, at, at, 0, held.cut.tensor.shape[1], 0, at)
+
+
+def _twins(
+    tensor: Wrong, ours: dict[Block, Span], theirs: dict[Block, tuple[Span, list[bytes]]], blocks: dict[Block, Result]
+) -> list[Twins]:  # fmt: skip
+    """Blocks with equal content in the bad run, at least one of them wrong, whose good ones are not equal."""
+    groups: dict[tuple[object, ...], list[Block]] = defaultdict(list)
+    for key, (_, rows) in theirs.items():
+        groups[(key[0], *rows)].append(key)
+    found = []
+    for keys in groups.values():
+        if len(keys) > 1 and any(key in blocks for key in keys):
+            good = {tuple(row_digests(tensor.good, ours[key])) for key in keys if key in ours}
+            if len(good) > 1:
+                name, rank, _, layer = tensor.place
+                physical = tuple(theirs[key][0].physical for key in keys)
+                found.append(Twins(name, rank, layer, keys[0][0], tuple(key[1] or 0 for key in keys), physical))
+    return found
+
+
+def _agreed(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], matches: dict[int, list[Match]]) -> dict[Block, Agreed]:
+    """What most tensors say of one block: the origin that explains it. A block of a pool that is nobody's comes behind any that has a name."""
+    votes: dict[Block, Counter[tuple[object, ...]]] = defaultdict(Counter)
+    examples: dict[tuple[object, ...], Match] = {}
+    tokens: set[tuple[Block, tuple[object, ...]]] = set()
+    deep: set[Block] = set()
+    seen_deep: set[tuple[Block, tuple[object, ...]]] = set()
+    for tensor, blocks in tensors:
+        is_deep = tensor.place[3] != 0
+        deep |= blocks.keys() if is_deep else set()
+        for key, item in blocks.items():
+            for match in matches.get(item.ord, ()):
+                mark = _mark(match)
+                votes[key][mark] += match.rows
+                examples.setdefault(mark, match)
+                if _tells_tokens(tensor):
+                    tokens.add((key, mark))
+                if is_deep:
+                    seen_deep.add((key, mark))
+    for key, count in votes.items():  # equal tokens make equal rows in layer 0, whosesoever they are
+        for mark in [mark for mark in count if examples[mark].origin.physical is not None and key in deep and (key, mark) not in seen_deep]:
+            del count[mark]
+    best = {key: max(count, key=lambda mark: (examples[mark].origin.physical is None, count[mark])) for key, count in votes.items() if count}
+    return {key: Agreed(examples[mark], (key, mark) in tokens) for key, mark in best.items()}
+
+
+def _tells_tokens(tensor: Wrong) -> bool:
+    return tensor.role == "v" and tensor.place[3] == 0
+
+
+def _mark(match: Match) -> tuple[object, ...]:
+    """The same origin in another tensor of that dump."""
+    return match.origin.dump, match.origin.step, match.origin.request, match.origin.physical, match.shift
+
+
+def _chosen(matches: Sequence[Match], agreed: Agreed | None) -> Match | None:
+    """What most tensors agree on, if this one says it too; else what it says itself, but no block of a pool that has no name."""
+    if agreed is None:
+        return None
+    return next((match for match in matches if _mark(match) == _mark(agreed.match)), None) or next((match for match in matches if match.origin.physical is None), None)
+
+
+def _near(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], keys: set[Block], search: Search) -> dict[Block, Agreed]:
+    """By distance, in the lowest layer that is wrong there (values before keys: they do not depend on the position)."""
+    found: dict[Block, Agreed] = {}
+    lowest = sorted(tensors, key=lambda item: (item[0].place[3] or 0, item[0].role != "v"))
+    for tensor, blocks in lowest[:2]:
+        wanted = sorted((key for key in blocks if key in keys and key not in found), key=str)[:MAX_NEAR]
+        tolerance = search.limits.close(tensor.bad.tensor.dtype)
+        if not wanted or not tolerance or tensor.good.tiled or tensor.bad.tensor.dtype not in CLOSE:
+            continue
+        spans: dict[Block, Span] = {(span.request, span.index): span for span in tensor.bad.spans}
+        sought = [(key, spans[key].token, tensor.bad.block(spans[key])) for key in wanted]
+        places = [(origin, span, held.cut) for held in _held(tensor, search) for origin, span in _listed(held)][:MAX_CANDIDATES]
+        near = nearest(sought, ((origin, span.index, span.token, one.block(span)) for origin, span, one in places), tolerance)
+        for key, _, block in sought:
+            matches = [match for match in near[key] if not (match.origin.dump == search.good and match.shift == 0)]
+            matches = _enough(tensor, matches, max(1, blocks[key].rows_differ or block.shape[0]))
+            if matches:
+                found[key] = Agreed(matches[0], _tells_tokens(tensor))
+    return found
+
+
+def _told(tensor: Wrong, item: Result, match: Match | None, agreed: Agreed | None, search: Search) -> Result:
+    """The result with verdict, alias and words."""
+    if match is not None:
+        return _with(item, match, "block" if match.rows == (item.rows_of or 1) and match.exact else "rows" if match.exact else "noise", tensor, search)
+    if agreed is not None:
+        by = _confirmed(tensor, item, agreed, search)
+        if by is not None:
+            return _with(item, agreed.match, by, tensor, search)
+    if _is_transposed(tensor, item):
+        return replace(item, verdict="permuted", detail="the good run's content with tokens and heads changed over (NHD against HND)")
+    return item
+
+
+def _confirmed(tensor: Wrong, item: Result, agreed: Agreed, search: Search) -> str | None:
+    """Does this tensor, too, hold what others hold of that origin? By the rounding that is usual, or by the same tokens."""
+    match = agreed.match
+    span = next(span for span in tensor.bad.spans if (span.request, span.index) == (item.request, item.block))
+    for held in _held(tensor, search):
+        for origin, there in _listed(held):
+            same = (origin.dump, origin.step, origin.request) == (match.origin.dump, match.origin.step, match.origin.request)
+            if same and there.token == span.token + match.shift:
+                tokens = min(there.tokens, span.tokens)
+                pair = held.cut.block(there, tokens), tensor.bad.block(span, tokens)
+                if pair[0].shape == pair[1].shape and pair[0].dtype == pair[1].dtype:
+                    apart = measure_pair(*pair).whole.difference.rel_l2
+                    if apart is not None and apart <= search.limits.close(pair[0].dtype):
+                        return "noise"
+    return "fingerprint" if agreed.fingerprint and match.origin.physical is None else None
+
+
+def _with(item: Result, match: Match, by: str, tensor: Wrong, search: Search) -> Result:
+    origin = match.origin
+    own = origin.dump == search.good and origin.physical is None
+    request = None if origin.physical is not None else origin.dump if origin.request is None else f"{origin.dump}[{origin.request}]"
+    block = None if origin.physical is not None else match.block
+    alias = Alias(origin.dump, item.name, block, request, by, match.rows, origin.physical, origin.step)
+    whole_blocks = match.shift % tensor.bad.block_tokens == 0
+    moved = None if origin.physical is not None or not own or whole_blocks else match.shift
+    return replace(item, verdict="permuted" if own else "aliased", alias=alias, shift=moved, detail=_words(item, match, alias, moved, by, own=own))
+
+
+def _words(item: Result, match: Match, alias: Alias, moved: int | None, by: str, *, own: bool) -> str:
+    how = {"noise": ", but for rounding", "fingerprint": ": the same tokens, by V of layer 0"}.get(by, "")
+    if moved is not None:
+        return f"the good run's rows shifted by {moved:+d} tokens{how}"
+    part = "" if by in ("noise", "fingerprint") or match.rows == item.rows_of else f"{match.rows} of {item.rows_of} rows are of "
+    if alias.physical is not None:
+        same = ", the very block that the bad run uses: it was never written for this request" if alias.physical == item.bad.physical else ""
+        return f"{part}pool block {alias.physical} of {alias.dump}, which belongs to no request there{same}{how}"
+    return f"{part}block {alias.block} of {'the good run' if own else alias.request}{how}"
+
+
+def _with_rest(item: Result, match: Match, rest: Match, search: Search) -> Result:
+    """Its words with the second owner."""
+    origin = rest.origin
+    whose = f"pool block {origin.physical}" if origin.physical is not None else f"block {rest.block}"
+    dump = "the good run" if origin.dump == search.good else origin.dump if origin.request is None else f"{origin.dump}[{origin.request}]"
+    return replace(item, detail=f"{item.detail}, {rest.rows} of {whose} of {dump}")
+
+
+def _is_transposed(tensor: Wrong, item: Result) -> bool:
+    """Whole blocks only: a part of one has no second order."""
+    if tensor.good.tiled or len(tensor.good.tensor.shape) < 4:
+        return False
+    ours, theirs = (
+        next(one.block(span) for span in one.spans if (span.request, span.index) == (item.request, item.block)) for one in (tensor.good, tensor.bad)
+    )
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    size = views.count(ours)
+    swapped = views.permuted(ours, (1, 0, *range(2, len(ours.shape))))
+    back = views.permuted(theirs, (1, 0, *range(2, len(ours.shape))))
+    return digests(swapped, size) == digests(theirs, size) or digests(back, size) == digests(ours, size)

@@ -1,0 +1,231 @@
+"""Which tensor of the good run belongs to which of the bad run: by name, rank, step and layer; what has no partner is told.
+
+Steps are aligned by the token ids they worked on where both dumps hold them, else by number, else in order. Ranks of other
+numbers (another card) are paired in order. Both are said in a note.
+"""
+
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from diag.errors import BadInput
+from diag.tensors.dump import Dump, Tensor
+from diag.tensors.suffix import is_suffix, token_ids
+
+SHOWN = 3
+Key = tuple[str, int | None, int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same tensor of two runs. `step` and `rank` are those of the good run."""
+
+    good: Tensor
+    bad: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A tensor that only one of the two dumps has."""
+
+    side: str
+    tensor: Tensor
+    why: str
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Pairs in execution order, tensors without a partner, and what was assumed."""
+
+    pairs: tuple[Pair, ...]
+    unpaired: tuple[Lone, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of the good dump and what the same tensors are called in the bad one; one `*` on each side stands for any text."""
+
+    exact: Mapping[str, str]
+    patterns: tuple[tuple[re.Pattern[str], str], ...] = ()
+
+    def translated(self, name: str) -> str:
+        """The name in the bad dump."""
+        if name in self.exact:
+            return self.exact[name]
+        for pattern, new in self.patterns:
+            found = pattern.fullmatch(name)
+            if found is not None:
+                return new.replace("*", found[1])
+        return name
+
+
+SAME_NAMES = Names({})
+
+
+def read_map(path: Path) -> Names:
+    """`"old.name" = "new.name"` lines of a TOML file. BadInput names file and key."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}", hint="give a TOML file with lines such as \"layers.*.k\" = \"blocks.*.key\"") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {error}", hint="names with dots or stars need quotes: \"layers.*.k\" = \"blocks.*.key\"") from error
+    exact: dict[str, str] = {}
+    patterns: list[tuple[re.Pattern[str], str]] = []
+    for old, new in _flat(document):
+        if not isinstance(new, str) or not new:
+            raise BadInput(f"{path}: {old}: the new name is no text", hint="one line per name: \"old\" = \"new\"")
+        if old.count("*") != new.count("*") or old.count("*") > 1:
+            raise BadInput(f"{path}: {old} = {new}: one * on each side, or none", hint="what it stands for on the left is put in on the right")
+        if "*" in old:
+            before, after = map(re.escape, old.split("*"))
+            patterns.append((re.compile(f"{before}(.*){after}", re.DOTALL), new))
+        else:
+            exact[old] = new
+    return Names(exact, tuple(patterns))
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Bare dotted keys are tables to TOML; here they are names."""
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def pair(good: Dump, bad: Dump, names: Names = SAME_NAMES) -> Pairing:
+    """Pair two dumps. BadInput: they have no tensor in common."""
+    notes: list[str] = []
+    if {names.translated(tensor.name) for tensor in good.tensors}.isdisjoint(tensor.name for tensor in bad.tensors):
+        good, bad = _without_folder(good, notes), _without_folder(bad, notes)
+    steps = _aligned_steps(good, bad, notes)
+    ranks = _aligned_ranks(good, bad, notes)
+    waiting: dict[Key, list[Tensor]] = defaultdict(list)
+    for tensor in bad.tensors:
+        waiting[(tensor.name, tensor.rank, tensor.step, tensor.layer)].append(tensor)
+    for found in waiting.values():
+        found.sort(key=lambda item: item.order, reverse=True)
+    pairs, unpaired = [], []
+    for tensor in sorted(good.tensors, key=lambda item: item.order):
+        rank, step = ranks.get(tensor.rank, tensor.rank), steps.get(tensor.step, tensor.step)
+        partners = waiting.get((names.translated(tensor.name), rank, step, tensor.layer))
+        if partners:
+            pairs.append(Pair(tensor, partners.pop()))
+        else:
+            unpaired.append(Lone("good", tensor, _why(tensor, waiting, names)))
+    unpaired += [Lone("bad", tensor, "only the bad dump has it") for found in waiting.values() for tensor in reversed(found)]
+    if not pairs and all(len(dump.tensors) == 1 and dump.tensors[0].file == dump.root for dump in (good, bad)):
+        notes.append(f"{good.tensors[0].name} and {bad.tensors[0].name} are compared: each is the one tensor of the file that was given")
+        return Pairing((Pair(good.tensors[0], bad.tensors[0]),), (), tuple(notes))
+    if not pairs:
+        raise _nothing_in_common(good, bad)
+    pairs.sort(key=lambda item: (item.good.order, -1 if item.good.rank is None else item.good.rank, item.good.name))
+    return Pairing(tuple(pairs), tuple(unpaired), tuple(notes))
+
+
+def _without_folder(dump: Dump, notes: list[str]) -> Dump:
+    """Without the first part of all names, where that is the same: the file that holds them all, in one of two formats."""
+    first = {tensor.name.partition("/")[0] for tensor in dump.tensors}
+    if len(first) != 1 or not all("/" in tensor.name for tensor in dump.tensors):
+        return dump
+    notes.append(f"names in {dump.name} are taken without {next(iter(first))}/, which all of them begin with")
+    return replace(dump, tensors=tuple(replace(tensor, name=tensor.name.partition("/")[2]) for tensor in dump.tensors))
+
+
+def _why(tensor: Tensor, waiting: Mapping[Key, Sequence[Tensor]], names: Names) -> str:
+    new = names.translated(tensor.name)
+    return "only the good dump has it" if new == tensor.name else f"only the good dump has it: there is no {new} in the bad one"
+
+
+def _nothing_in_common(good: Dump, bad: Dump) -> BadInput:
+    if not good.tensors or not bad.tensors:
+        empty = good if not good.tensors else bad
+        reasons = sorted({item.reason for item in empty.unread})
+        why = f": {reasons[0]}" if reasons else ""
+        return BadInput(f"{empty.root}: there is no tensor in it that can be read{why}", hint="give the folder of a dump, or one of its files")
+    example = [", ".join(sorted({tensor.name for tensor in dump.tensors})[:SHOWN]) for dump in (good, bad)]
+    return BadInput(
+        f"{good.root} and {bad.root} have no tensor in common: {example[0]} … against {example[1]} …",
+        hint="dump both runs with the same tool, or say what was renamed with --map FILE (lines such as \"layers.*.k\" = \"blocks.*.key\")",
+    )
+
+
+def _aligned_ranks(good: Dump, bad: Dump, notes: list[str]) -> dict[int | None, int | None]:
+    """Rank of the good run -> rank of the bad run, where the numbers differ."""
+    ours, theirs = ({tensor.rank for tensor in dump.tensors} for dump in (good, bad))
+    if ours & theirs or len(ours) != len(theirs):
+        return {}
+    order = dict(zip(_sorted(ours), _sorted(theirs), strict=True))
+    notes.append(f"ranks {_listed(order)} of the good run are compared with ranks {_listed(order.values())} of the bad run, in this order")
+    return order
+
+
+def _aligned_steps(good: Dump, bad: Dump, notes: list[str]) -> dict[int | None, int | None]:
+    """Step of the good run -> step of the bad run, where the numbers differ. A step that has no partner maps to itself, or to none."""
+    ours, theirs = ({tensor.step for tensor in dump.tensors} for dump in (good, bad))
+    marks = _tokens(good), _tokens(bad)
+    if marks[0].keys() >= ours and marks[1].keys() >= theirs:
+        return _by_content(marks[0], marks[1], notes)
+    if ours <= theirs or theirs <= ours:
+        return {}
+    order = dict(zip(_sorted(ours), _sorted(theirs), strict=False))
+    notes.append(f"steps {_listed(order)} of the good run are compared with steps {_listed(order.values())} of the bad run, in order")
+    return order | {step: _NOWHERE for step in ours - order.keys()}
+
+
+_NOWHERE = -(1 << 62)
+"""A step that no dump has."""
+
+
+def _by_content(ours: Mapping[int | None, bytes], theirs: Mapping[int | None, bytes], notes: list[str]) -> dict[int | None, int | None]:
+    """Equal token ids are the same step; between two such, and after the last, steps go in order: their ids differ because the runs do."""
+    left, right = _sorted(ours), _sorted(theirs)
+    matcher = SequenceMatcher(None, [ours[step] for step in left], [theirs[step] for step in right], autojunk=False)
+    order: dict[int | None, int | None] = {}
+    unlike: list[int | None] = []
+    for kind, a0, a1, b0, b1 in matcher.get_opcodes():
+        order |= dict(zip(left[a0:a1], right[b0:b1], strict=False))
+        if kind == "replace":
+            unlike += [a for a, b in zip(left[a0:a1], right[b0:b1], strict=False) if not is_suffix(ours[a], theirs[b])]
+    moved = {a: b for a, b in order.items() if a != b}
+    if moved:
+        notes.append(f"steps {_listed(moved)} of the good run are compared with steps {_listed(moved.values())} of the bad run: they worked on the same tokens")
+    if unlike:
+        notes.append(f"the two runs worked on different tokens in step {_listed(unlike)}: what differs there may come from that")
+    return order | {step: _NOWHERE for step in ours.keys() - order.keys()}
+
+
+def _tokens(dump: Dump) -> dict[int | None, bytes]:
+    """The token ids of each step that has some, over all ranks (those that all have count once)."""
+    found: dict[int | None, dict[bytes, None]] = defaultdict(dict)
+    for (_, step), ids in sorted(token_ids(dump).items(), key=lambda item: str(item[0])):
+        found[step][ids] = None
+    return {step: b"".join(ids) for step, ids in found.items()}
+
+
+def _sorted(numbers: Iterable[int | None]) -> list[int | None]:
+    return sorted(numbers, key=lambda number: -1 if number is None else number)
+
+
+def _listed(numbers: Iterable[int | None]) -> str:
+    texts = ["-" if number is None else str(number) for number in numbers]
+    return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more" if len(texts) > 8 else "")
+
+
+def with_types(dump: Dump, types: Mapping[str, str]) -> Dump:
+    """The dump with element types that a person said (`"*"`: of all) put in for those that its files lost (opaque1, opaque2)."""
+    if not types:
+        return dump
+    return replace(dump, tensors=tuple(_with_type(tensor, types) for tensor in dump.tensors))
+
+
+def _with_type(tensor: Tensor, types: Mapping[str, str]) -> Tensor:
+    said = types.get(tensor.name, types.get("*"))
+    return tensor if said is None or not tensor.dtype.startswith("opaque") else replace(tensor, dtype=said)

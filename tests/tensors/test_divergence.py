@@ -1,0 +1,158 @@
+"""The first divergence in execution order, what follows from it, artefacts of the dump, and what wrong blocks point at."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from diag.tensors import divergence
+from diag.tensors.measure import Difference
+from diag.tensors.result import Result, Side
+from diag.tensors.verdicts import ARTEFACT
+
+
+def tensor(ord: int, name: str, verdict: str = "same", rel: float = 0.0, **more: Any) -> Result:
+    told = Difference(verdict == "same", verdict == "same", 1.0, 0.0, rel, rel, 0, rel, 0, int(rel > 0), 0)
+    plain: dict[str, Any] = {"rank": 0, "step": 0, "layer": None, "role": None, "op": "", "direction": None, "request": None, "block": None} | more
+    side = Side("bfloat16", (4, 8), None)
+    return Result(name=name, ord=ord, good=side, bad=side, verdict=verdict, difference=told, **plain)  # type: ignore[arg-type]
+
+
+def block(ord: int, layer: int, number: int, verdict: str = "same", role: str = "k", **more: Any) -> Result:
+    return tensor(ord, f"layers.{layer}.{role}", verdict, 1.4 if verdict == "different" else 0.0, layer=layer, role=role, block=number, **more)
+
+
+def flags(results: list[Result]) -> dict[str, str]:
+    return {item.name: "first" if item.is_first else "follows" if item.follows else item.doubt or "" for item in results if item.is_wrong}
+
+
+def test_inputs_the_same_and_output_different_is_the_operation() -> None:
+    run = [
+        tensor(0, "mlp.in", op="mlp", direction="input"), tensor(1, "mlp.out", "different", 1.2, op="mlp", direction="output"),
+        tensor(2, "norm.in", "different", 1.2, op="norm", direction="input"), tensor(3, "norm.out", "different", 1.2, op="norm", direction="output"),
+    ]  # fmt: skip
+    marked, first = divergence.mark(run)
+    assert first is not None
+    assert (first.result.name, first.kind) == ("mlp.out", "operation")
+    assert "while the 1 tensor that its operation reads match" in first.says
+    assert flags(marked) == {"mlp.out": "first", "norm.in": "follows", "norm.out": "follows"}
+
+
+def test_wrong_kv_beside_right_hidden_states_is_bad_kv() -> None:
+    """The files name the output of the layer before its cache: the cache is read first all the same."""
+    run = [
+        tensor(0, "layers.0.in", layer=0, direction="input"),
+        tensor(1, "layers.0.attn.out", "different", 0.9, layer=0, direction="output"),
+        block(2, 0, 0, "different"), block(3, 0, 1),
+    ]  # fmt: skip
+    marked, first = divergence.mark(run)
+    assert first is not None
+    assert (first.kind, first.result.block, first.result.role) == ("bad-kv", 0, "k")
+    assert [item.name for item in marked] == ["layers.0.in", "layers.0.k", "layers.0.k", "layers.0.attn.out"]
+    assert flags(marked) == {"layers.0.k": "first", "layers.0.attn.out": "follows"}
+
+
+def test_other_tokens_are_another_input() -> None:
+    _, first = divergence.mark([tensor(0, "input_ids", "different", role="token_ids"), tensor(1, "out", "different", 1.0)])
+    assert first is not None and first.kind == "input"
+
+
+def test_far_off_while_all_successors_match_is_an_artefact() -> None:
+    """nnsight #630: the hook kept a reference, and a fused kernel wrote into it."""
+    run = [
+        tensor(0, "layers.0.mlp.out", "different", 2.0, layer=0, direction="output"), tensor(1, "layers.1.in", layer=1, direction="input"),
+        tensor(2, "layers.1.out", layer=1, direction="output"),
+    ]  # fmt: skip
+    marked, first = divergence.mark(run)
+    assert first is not None and first.kind == "artefact"
+    assert marked[0].doubt == ARTEFACT
+    real = [*run, tensor(3, "layers.2.out", "different", 2.0, layer=2), tensor(4, "layers.3.out", "different", 2.0, layer=3)]
+    marked, first = divergence.mark(real)
+    assert first is not None and first.result.name == "layers.2.out", "it hides no later divergence"
+    assert flags(marked) == {"layers.0.mlp.out": ARTEFACT, "layers.2.out": "first", "layers.3.out": "follows"}
+
+
+def test_a_branch_that_matches_acquits_nobody() -> None:
+    run = [
+        tensor(0, "layers.0.q.out", "different", 2.0, layer=0), tensor(1, "layers.0.k.out", layer=0), tensor(2, "layers.0.attn.out", "different", 2.0, layer=0),
+        tensor(3, "layers.1.out", "different", 2.0, layer=1),
+    ]  # fmt: skip
+    marked, first = divergence.mark(run)
+    assert first is not None and first.result.name == "layers.0.q.out"
+    assert not any(item.doubt for item in marked)
+
+
+def test_an_artefact_does_not_hide_the_first_real_divergence() -> None:
+    run = [tensor(0, "a.out", "different", 2.0, step=0), tensor(1, "b.out", step=0), tensor(2, "a.out", "different", 2.0, step=1)]
+    marked, first = divergence.mark(run)
+    assert first is not None and first.result.step == 1
+    assert marked[0].doubt == ARTEFACT
+    assert not marked[0].follows
+
+
+def test_growth_without_a_jump_is_drift() -> None:
+    run = [tensor(number, f"layers.{number}.out", "different" if rel >= 0.3 else "close", rel) for number, rel in enumerate((0.05, 0.1, 0.2, 0.35, 0.5))]
+    _, first = divergence.mark(run)
+    assert first is not None
+    assert (first.kind, first.result.name) == ("drift", "layers.3.out")
+    _, jump = divergence.mark([tensor(0, "a", "close", 0.01), tensor(1, "b", "different", 0.8)])
+    assert jump is not None and jump.kind == "operation"
+
+
+def test_nothing_wrong_nothing_first() -> None:
+    marked, first = divergence.mark([tensor(0, "a"), tensor(1, "b", "close", 0.01)])
+    assert first is None
+    assert divergence.overall(marked) == "close"
+    assert divergence.scope(marked) is None
+
+
+def cache(layers: int, ranks: int, wrong: dict[tuple[int, int, str], set[int]]) -> list[Result]:
+    """Four blocks everywhere; `wrong`: (rank, layer, role) -> blocks."""
+    results = []
+    for rank in range(ranks):
+        for layer in range(layers):
+            for role in "kv":
+                for number in range(4):
+                    verdict = "different" if number in wrong.get((rank, layer, role), ()) else "same"
+                    results.append(block(len(results), layer, number, verdict, role, rank=rank))
+    return results
+
+
+def same(blocks: set[int], layers: Any, ranks: Any = (0,), roles: str = "kv") -> dict[tuple[int, int, str], set[int]]:
+    return {(rank, layer, role): blocks for rank in ranks for layer in layers for role in roles}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "points_at", "blocks", "says"),
+    [
+        (same({0}, range(6), (0, 1)), "allocator", (0,), "on all 6 layers and all 2 ranks alike"),
+        (same({1, 2}, range(6), (0, 1)), "allocator", (1, 2), "blocks 1, 2 wrong"),
+        (same({0}, range(6), (1,)), "rank", (0,), "rank 1 only, of 2"),
+        (same({3}, [4], (0, 1)), "kernel-or-transfer", (3,), "layer 4 only, of 6"),
+        (same({3}, [2, 3, 4, 5], (0, 1)), "kernel-or-transfer", (3,), "from layer 2 on"),
+        (same({3}, [1, 4], (0, 1)), "kernel-or-transfer", (3,), "layers 1, 4, of 6"),
+        (same({3}, range(6), (0, 1), "v"), "kernel-or-transfer", (3,), "values only"),
+    ],
+)
+def test_where_wrong_blocks_point_at(wrong: dict[tuple[int, int, str], set[int]], points_at: str, blocks: tuple[int, ...], says: str) -> None:
+    found = divergence.scope(cache(6, 2, wrong))
+    assert found is not None
+    assert (found.points_at, found.blocks) == (points_at, blocks)
+    assert says in found.says
+
+
+def test_later_blocks_of_deeper_layers_are_a_consequence() -> None:
+    wrong = same({0}, [0], (0, 1)) | same({0, 3}, range(1, 6), (0, 1))
+    found = divergence.scope(cache(6, 2, wrong))
+    assert found is not None
+    assert (found.points_at, found.blocks) == ("allocator", (0,))
+
+
+def test_one_tensor_tells_nothing() -> None:
+    found = divergence.scope([block(0, 0, 0, "different"), block(1, 0, 1)])
+    assert found is not None and found.points_at == "unknown"
+
+
+def test_an_artefact_is_no_wrong_block() -> None:
+    item = dataclasses.replace(block(0, 0, 0, "different"), doubt=ARTEFACT)
+    assert divergence.scope([item]) is None

@@ -1,0 +1,109 @@
+"""Whose content a block holds, where rounding or missing donors make it hard."""
+
+from pathlib import Path
+
+import numpy as np
+
+from diag.tensors.matching import Origin, Votes
+from tests.tensors.world import BLOCK, Array, Key, compared, each, everywhere, pair, request, run, verdicts
+
+
+def noisy(content: dict[Key, Array], share: float, seed: int) -> dict[Key, Array]:
+    """The same request in another run whose kernels round otherwise, V of layer 0 included."""
+    chance = np.random.default_rng(seed)
+    return {key: (rows * (1 + share * chance.standard_normal(rows.shape))).astype(rows.dtype) for key, rows in content.items()}
+
+
+def test_a_donor_is_recognised_through_rounding(tmp_path: Path) -> None:
+    good, bad = pair(dtype="float16")
+    theirs = request(2, dtype="float16")
+    for key, rows in noisy(theirs, 4e-3, 3).items():
+        bad.block(key, 1)[:] = rows[2 * BLOCK : 3 * BLOCK]
+    donors = {"stranger": run(request(4, dtype="float16"), (0, 1, 2, 3)), "owner": run(theirs, (8, 9, 10, 11))}
+    found = compared(tmp_path / "w", good, bad, donors)
+    assert verdicts(found) == everywhere({1: "aliased"})
+    assert {(i.alias.request, i.alias.block, i.alias.by) for i in found.results if i.alias is not None} == {("owner", 2, "noise")}
+
+
+def test_v_of_layer_0_tells_whose_tokens_they_are(tmp_path: Path) -> None:
+    """Computed after another prefix: only V of layer 0, which depends on the token alone, is that of the donor."""
+    good, bad = pair()
+    theirs, elsewhere = request(2), request(5)
+    for key in bad.pools:
+        rows = theirs[key] if key == (0, 0, "v") else elsewhere[key]
+        bad.block(key, 1)[:] = rows[BLOCK : 2 * BLOCK]
+    found = compared(tmp_path / "w", good, bad, {"same-words": run(theirs, (0, 1, 2, 3))})
+    assert verdicts(found) == everywhere({1: "aliased"})
+    for item in found.results:
+        if item.alias is not None:
+            assert (item.alias.request, item.alias.block) == ("same-words", 1)
+            assert item.alias.by == ("block" if (item.layer, item.role) == (0, "v") else "fingerprint")
+
+
+def test_a_few_common_tokens_in_layer_0_prove_nothing(tmp_path: Path) -> None:
+    good, bad = pair()
+    theirs, other = request(2), request(5)
+    for key in bad.pools:
+        block = bad.block(key, 1)
+        block[:] = other[key][:BLOCK]
+        if key == (0, 0, "v"):
+            block[3:7] = theirs[key][3:7]
+    found = compared(tmp_path / "w", good, bad, {"stranger": run(theirs, (0, 1, 2, 3))})
+    assert verdicts(found) == everywhere({1: "different"})
+
+
+def test_the_donor_that_explains_most_tensors_is_named(tmp_path: Path) -> None:
+    """Two donors begin with the same words; only one of them holds all that is in the block."""
+    good, bad = pair()
+    owner = request(2)
+    twin = request(6)
+    twin[(0, 0, "v")] = owner[(0, 0, "v")]
+    for key in bad.pools:
+        bad.block(key, 2)[:] = owner[key][:BLOCK]
+    found = compared(tmp_path / "w", good, bad, {"a-twin": run(twin, (0, 1, 2, 3)), "owner": run(owner, (4, 5, 6, 7))})
+    assert {(i.alias.request, i.alias.block, i.alias.by) for i in found.results if i.alias is not None} == {("owner", 0, "block")}
+
+
+def test_the_bad_run_s_own_pool_is_searched_last(tmp_path: Path) -> None:
+    """Another physical block of the bad run holds the same: not of this request, and no donor has it."""
+    good, bad = pair()
+    chance = np.random.default_rng(8)
+    for key, pool in bad.pools.items():
+        pool[11] = chance.standard_normal(pool[11].shape)
+        bad.block(key, 0)[:] = pool[11]
+    found = compared(tmp_path / "w", good, bad)
+    assert verdicts(found) == everywhere({0: "aliased"})
+    assert {(i.alias.dump, i.alias.physical, i.alias.block) for i in found.results if i.alias is not None} == {("bad", 11, None)}
+
+
+def test_the_same_dump_as_a_donor_changes_nothing(tmp_path: Path) -> None:
+    from diag.tensors.compare import Options, compare
+    from diag.tensors.cutting import How
+    from tests.tensors.world import opened
+
+    good, bad = pair()
+    each(bad, 0, lambda block: block.fill(1.5))
+    folders = [one.write(tmp_path / name) for name, one in (("good", good), ("bad", bad))]
+    found = compare(*map(opened, folders), others=[opened(folders[1]), opened(folders[0])], options=Options(How(BLOCK)))
+    assert found.donors == []
+    assert verdicts(found) == everywhere({0: "different"})
+
+
+def test_dumps_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    from diag.tensors.compare import compare
+    from tests.tensors.world import opened
+
+    good, bad = pair()
+    found = compare(opened(good.write(tmp_path / "one" / "npy")), opened(bad.write(tmp_path / "two" / "npy")))
+    assert (found.good.name, found.bad.name) == ("one/npy", "two/npy")
+
+
+def test_rows_that_repeat_have_no_vote() -> None:
+    votes = Votes()
+    rows = [b"a", b"b", b"zero", b"zero", b"zero"]
+    votes.want("block", dict(enumerate(rows, 100)), rows, 100)
+    votes.offer(Origin("d", "k", None, None), 7, 40, [b"zero", b"a", b"b", b"zero"])
+    (match,) = votes.best("block")
+    assert (match.rows, match.block, match.shift) == (2, 7, 41 - 100)
+    votes.offer(Origin("e", "k", None, None), 3, 48, rows)
+    assert [(match.origin.dump, match.rows) for match in votes.best("block")] == [("e", 5), ("d", 2)]
