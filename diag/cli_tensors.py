@@ -1,0 +1,218 @@
+"""`llmdiag compare-dumps`: parse, wire, print, exit codes."""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from diag import cli_diagnosis, terminal
+from diag.errors import BadInput, LlmdiagError
+
+if TYPE_CHECKING:
+    from diag.evidence import Evidence
+    from diag.model import Diagnosis
+    from diag.tensors.dump import Dump
+    from diag.tensors.result import Comparison
+
+MAX_LOOKUPS = 20_000
+SUFFIXES = (".json", ".parquet")
+PLACE = click.Path(path_type=Path, exists=True)
+
+
+@click.command("compare-dumps")
+@click.argument("good", type=PLACE)
+@click.argument("bad", type=PLACE)
+@click.option("--control", type=PLACE, metavar="DIR", help="The good request once more: how noisy this engine is.")
+@click.option("--donors", multiple=True, type=PLACE, metavar="DIR", help="Dump of another request, or a folder of them: whose block it may be.")
+@click.option("--map", "map_file", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE", help='Renamed tensors: TOML lines "old.*" = "new.*".')
+@click.option("--block-size", type=click.IntRange(1), metavar="N", help="Tokens in a block of the KV cache (found by itself for pools).")
+@click.option("--layout", type=click.Choice(["auto", "nhd", "hnd"]), default="auto", show_default=True, help="Order of tokens (N) and heads (H) in the cache.")
+@click.option("--lookups", multiple=True, type=PLACE, metavar="FILE", help="Log with the lookups of the prefix cache, judged together with the dumps.")
+@click.option("--dtype", "dtypes", multiple=True, metavar="[NAME=]TYPE", help="Element type of tensors whose file lost it, e.g. bfloat16.")
+@click.option("--tolerance", "tolerances", multiple=True, metavar="[TYPE=]X", help="Relative L2 that is still close, e.g. bfloat16=0.05.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write FILE.json for `llmdiag analyze`, or FILE.parquet.")
+@cli_diagnosis.DATE
+@cli_diagnosis.ZONE
+@terminal.format_option("text", "json")
+def compare_dumps(
+    good: Path, bad: Path, control: Path | None, donors: tuple[Path, ...], lookups: tuple[Path, ...], output: Path | None, form: str, **asked: Any
+) -> None:
+    """Compare the tensor dumps of a good and a bad run: the first divergence, and whose block it is.
+
+    Reads .npy, .npz, .safetensors, .pt, ATB .bin and the folders of msprobe, SGLang and others; runs nothing that is in them.
+    Exit: 0 same or close, 1 differ, 2 error.
+    """
+    from diag.tensors.compare import compare
+    from diag.tensors.pairing import with_types
+
+    if output is not None and output.suffix not in SUFFIXES:
+        raise BadInput(f"-o {output}: what kind of file?", hint="name it .json (for llmdiag analyze) or .parquet (the pairs as a table)")
+    options, types = _options(asked), _types(asked["dtypes"])
+    with terminal.progress("compare-dumps") as progress:
+        dumps = [with_types(dump, types) for dump in _opened([good, bad] if control is None else [good, bad, control], progress)]
+        others = [with_types(dump, types) for path in donors for dump in _donors(path, progress)]
+        found = compare(dumps[0], dumps[1], control=None if control is None else dumps[2], others=others, options=options, progress=progress)
+        progress("diagnosing", 1.0)
+        loaded, diagnosis = _diagnosed(found, lookups, output or bad, asked)
+    if output is not None:
+        _write(output, found, loaded, diagnosis)
+    if form == "json":
+        for piece in _document(found, loaded, diagnosis):
+            terminal.out(piece.decode())
+    else:
+        _show(found, diagnosis, more=output is not None and output.suffix == ".json")
+    sys.exit(1 if found.verdict == "differ" else 0)
+
+
+def _options(asked: dict[str, Any]) -> Any:
+    from diag.tensors.compare import Options
+    from diag.tensors.cutting import How
+    from diag.tensors.pairing import SAME_NAMES, read_map
+    from diag.tensors.verdicts import Limits
+
+    names = SAME_NAMES if asked["map_file"] is None else read_map(asked["map_file"])
+    return Options(How(asked["block_size"], asked["layout"]), names, Limits(_tolerances(asked["tolerances"])))
+
+
+def _tolerances(texts: Sequence[str]) -> dict[str, float]:
+    from diag.tensors.elements import named
+
+    found = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        kind = "*" if not name else named(name)
+        try:
+            value = float(number)
+        except ValueError:
+            value = -1.0
+        if kind is None or not 0 <= value < 10:
+            raise BadInput(f"--tolerance {text}: no relative L2", hint="for example --tolerance bfloat16=0.05, or --tolerance 0.01 for all types")
+        found[kind] = value
+    return found
+
+
+def _types(texts: Sequence[str]) -> dict[str, str]:
+    from diag.tensors.elements import NAMES, named
+
+    found = {}
+    for text in texts:
+        name, _, kind = text.rpartition("=")
+        known = named(kind)
+        if known is None or known not in NAMES:
+            raise BadInput(f"--dtype {text}: no element type {kind!r}", hint="for example --dtype bfloat16, or --dtype layers.0.k_cache=float8_e5m2")
+        found[name or "*"] = known
+    return found
+
+
+def _opened(paths: Sequence[Path], progress: terminal.Progress) -> "list[Dump]":
+    """At the same time, because each that is new is looked at twice. BadInput: of the first that cannot be opened."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from diag.tensors.opening import open_dump
+
+    progress(f"opening {' and '.join(path.name for path in paths)}", 0.0)
+    with ThreadPoolExecutor(len(paths)) as pool:
+        return list(pool.map(open_dump, paths))
+
+
+def _donors(path: Path, progress: terminal.Progress) -> "list[Dump]":
+    """One dump, or several where the folder holds nothing but folders with the same tensors in each.
+
+    One that is still growing is found out when the comparison ends.
+    """
+    from diag.tensors.opening import open_dump
+
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    if len(inside) > 1 and all(item.is_dir() and not item.is_symlink() for item in inside):
+        found: list[Dump] = []
+        for item in inside:
+            progress(f"opening {item.name}", 0.0)
+            with contextlib.suppress(BadInput):  # the whole folder says what is wrong, or it is none of the dumps
+                found.append(open_dump(item, settle_s=0))
+        keys = [{(tensor.name, tensor.rank, tensor.step) for tensor in dump.tensors} for dump in found]
+        if len(found) > 1 and any(keys[0] & others for others in keys[1:]):
+            return found
+    progress(f"opening {path.name}", 0.0)
+    return [open_dump(path, settle_s=0)]
+
+
+def _diagnosed(found: "Comparison", lookups: Sequence[Path], path: Path, asked: dict[str, Any]) -> "tuple[Evidence, Diagnosis]":
+    """The rules over this comparison and the logs that were given. They see the document, as `llmdiag analyze` would."""
+    import tempfile
+
+    from diag import analysis, engine, evidence, rules
+    from diag.model import Artefact
+    from diag.report import tensors as report
+    from diag.sources import Dates, Source, sources_of
+
+    collectors = evidence.collectors_of(evidence.Extras())
+    with tempfile.TemporaryDirectory() as folder:
+        document = Path(folder, "comparison.json")
+        with document.open("wb") as file:
+            file.writelines(report.document(found))
+        logs = sources_of(list(lookups), collectors, Dates(asked["date"], asked["tz"])) if lookups else []
+        artefacts: dict[str, list[Artefact]] = {"tensors": [Artefact("comparison.json", "tensors", lambda: document.open("rb"))]}
+        for source in logs:
+            for name, items in source.artefacts.items():
+                artefacts.setdefault(name, []).extend(items)
+        unknown = tuple(name for source in logs for name in source.unknown)
+        loaded = evidence.load([Source(found.bad.name, "unknown", "1", artefacts, None, unknown=unknown)], collectors)
+    chosen = rules.load(rules.shipped())
+    subject = analysis.subject_of(loaded, chosen, [path, *lookups])
+    return loaded, engine.diagnose(loaded, chosen, {"bundle": str(path)}, subject)
+
+
+def _document(found: "Comparison", loaded: "Evidence", diagnosis: "Diagnosis") -> Iterable[bytes]:
+    from diag.report import json_
+    from diag.report import tensors as report
+
+    lookups: list[dict[str, object]] = []
+    if "block_lookups" in loaded.bases:
+        lookups, _ = loaded.rows("SELECT * FROM block_lookups", "--lookups", MAX_LOOKUPS)
+    return report.document(found, lookups, json_.render(diagnosis))
+
+
+def _write(path: Path, found: "Comparison", loaded: "Evidence", diagnosis: "Diagnosis") -> None:
+    """Whole or not at all. LlmdiagError: it cannot be written."""
+    partial = path.with_name(path.name + ".part")
+    try:
+        if path.suffix == ".parquet":
+            _write_pairs(partial, loaded)
+        else:
+            with partial.open("wb") as file:
+                file.writelines(_document(found, loaded, diagnosis))
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise LlmdiagError(f"cannot write {path}: {error.strerror}", hint="name a writable file with -o") from error
+    terminal.note(f"written: {path}")
+
+
+def _write_pairs(path: Path, loaded: "Evidence") -> None:
+    """The table tensor_pairs with the types it has there."""
+    import duckdb
+
+    columns = ", ".join(f'CAST("{column.name}" AS {column.type}) AS "{column.name}"' for column in loaded.columns["tensor_pairs"].values())
+    quoted = str(path).replace("'", "''")
+    with duckdb.connect(":memory:") as connection:
+        connection.register("pairs", loaded.frame("tensor_pairs"))
+        try:
+            connection.execute(f"COPY (SELECT {columns} FROM pairs) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd)")
+        except duckdb.IOException as error:
+            raise LlmdiagError(f"cannot write {path}: {str(error).splitlines()[0]}", hint="name a writable file with -o") from error
+
+
+def _show(found: "Comparison", diagnosis: "Diagnosis", *, more: bool) -> None:
+    from diag.report import screen, tensor_text
+
+    console, width = terminal.console(), terminal.width()
+    for part in tensor_text.render(found, width):
+        console.print(part, highlight=False, soft_wrap=False)
+    if diagnosis.findings:
+        console.print()
+        for line in screen.lines(diagnosis, max(40, min(width, tensor_text.WIDTH)), more=more):
+            console.print(line, soft_wrap=True, highlight=False)

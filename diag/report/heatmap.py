@@ -1,0 +1,141 @@
+"""A map of a KV cache, layers down and blocks across: one sign a cell, its colour by relative L2. Readable without colour."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from diag.tensors.result import Result
+
+SIGNS = {
+    "same": ".", "close": "-", "suspicious": "?", "different": "x", "permuted": "p", "aliased": "a", "zero": "0", "nan": "N",
+    "shape-mismatch": "!", "dtype-mismatch": "!",
+}  # fmt: skip
+WORST = ("nan", "shape-mismatch", "dtype-mismatch", "aliased", "permuted", "zero", "different", "suspicious", "close", "same")
+NAMES = {".": "same bits", "-": "close", "?": "suspicious", "x": "different", "p": "permuted", "a": "another request's", "0": "zero", "N": "NaN", "!": "shape or dtype"}
+COLOURS = ((0.0, "green"), (1e-2, "cyan"), (1e-1, "yellow"), (0.5, "dark_orange"), (1.0, "bold red"))
+"""From this relative L2 on."""
+MAX_ROWS = 40
+EDGE = 22
+"""Cells for the figures behind a row."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The worst of keys and values, ranks and requests in one layer and block."""
+
+    verdict: str
+    rel_l2: float | None
+    cosine: float | None
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.verdict]
+
+
+Grid = Mapping[tuple[int, int], Cell]
+
+
+def render(results: Sequence[Result], width: int) -> list[Text]:
+    """Lines of the map, none where no block was compared. Columns that are the same everywhere are drawn together."""
+    cells = _cells(results)
+    if not cells:
+        return []
+    layers, blocks = sorted({layer for layer, _ in cells}), sorted({block for _, block in cells})
+    columns = _columns(cells, layers, blocks, max(8, (width - EDGE - 8) // 2))
+    lines = [_header(columns)]
+    for first, last in _stretches(cells, layers, blocks)[:MAX_ROWS]:
+        lines.append(_row(cells, first, last, columns))
+    used = [sign for sign in NAMES if any(cell.sign == sign for cell in cells.values())]
+    return [*lines, Text("       " + "  ".join(f"{sign} {NAMES[sign]}" for sign in used) + ("  ~ blocks alike" if None in columns else ""), style="dim")]
+
+
+def _cells(results: Sequence[Result]) -> dict[tuple[int, int], Cell]:
+    found: dict[tuple[int, int], Cell] = {}
+    for item in results:
+        if item.block is None or item.layer is None:
+            continue
+        told = item.difference
+        verdict = "suspicious" if item.is_suspicious else item.verdict
+        cell = Cell(verdict, None if told is None else told.rel_l2, None if told is None else told.cosine)
+        key = (item.layer, item.block)
+        found[key] = cell if key not in found else _worse(found[key], cell)
+    return found
+
+
+def _worse(one: Cell, other: Cell) -> Cell:
+    verdict = min((one.verdict, other.verdict), key=WORST.index)
+    rel = max((value for value in (one.rel_l2, other.rel_l2) if value is not None), default=None)
+    cosine = min((value for value in (one.cosine, other.cosine) if value is not None), default=None)
+    return Cell(verdict, rel, cosine)
+
+
+def _columns(cells: Grid, layers: Sequence[int], blocks: Sequence[int], room: int) -> list[int | None]:
+    """Blocks to draw; None stands for a run of blocks that are as the one before it."""
+    columns: list[int | None] = []
+    before: tuple[str, ...] | None = None
+    for number, block in enumerate(blocks):
+        signs = tuple(cells[(layer, block)].sign if (layer, block) in cells else " " for layer in layers)
+        after = blocks[number + 1] if number + 1 < len(blocks) else None
+        alike = after is not None and signs == tuple(cells[(layer, after)].sign if (layer, after) in cells else " " for layer in layers)
+        if len(blocks) <= room or signs != before or not alike:
+            columns.append(block)
+        elif columns[-1] is not None:
+            columns.append(None)
+        before = signs
+    return columns if len(columns) <= room else [*columns[: room - 1], None]
+
+
+def _stretches(cells: Grid, layers: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last layer of rows that look the same; few layers are drawn one by one."""
+    if len(layers) <= MAX_ROWS // 2:
+        return [(layer, layer) for layer in layers]
+    found: list[tuple[int, int]] = []
+    before: list[str] = []
+    for layer in layers:
+        signs = [cells[(layer, block)].sign if (layer, block) in cells else " " for block in blocks]
+        if found and signs == before:
+            found[-1] = (found[-1][0], layer)
+        else:
+            found.append((layer, layer))
+        before = signs
+    return found
+
+
+def _header(columns: Sequence[int | None]) -> Text:
+    """The number of every block where there is room for it, one cell and a blank to each column."""
+    line, at = "", 0
+    for number, block in enumerate(columns):
+        place = 2 * number
+        if block is not None and place >= at:
+            line = line.ljust(place) + str(block)
+            at = place + len(str(block)) + 1
+    return Text(f"layer  {line}", style="bold")
+
+
+def _row(cells: Grid, first: int, last: int, columns: Sequence[int | None]) -> Text:
+    name = str(first) if first == last else f"{first}-{last}"
+    line = Text(f"{name:>5}  ")
+    rows = [cell for (layer, _), cell in cells.items() if first <= layer <= last]
+    for block in columns:
+        cell = None if block is None else cells.get((first, block))
+        line.append("~" if block is None else " " if cell is None else cell.sign, style="dim" if cell is None else _colour(cell))
+        line.append(" ")
+    cosine = min((cell.cosine for cell in rows if cell.cosine is not None), default=None)
+    rel = max((cell.rel_l2 for cell in rows if cell.rel_l2 is not None), default=None)
+    told = "" if not rel else f" cos {_short(cosine)} rel {_short(rel)}"
+    line.append(told if cell_len(told) <= EDGE else told[:EDGE], style="dim")
+    return line
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _colour(cell: Cell) -> str:
+    if cell.verdict == "same":
+        return "green"
+    if cell.rel_l2 is None:
+        return "bold red"
+    return next(colour for least, colour in reversed(COLOURS) if cell.rel_l2 >= least)

@@ -1,0 +1,230 @@
+"""What a comparison of dumps found, for a person: the few lines that matter first, a line per block, the map."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from diag.report import heatmap
+from diag.report.grid import grid
+from diag.report.inert import inert
+from diag.report.layout import limited, wrapped
+from diag.report.tensors import counts
+from diag.tensors.result import Comparison, Result
+
+LABEL = 11
+WIDTH = 100
+BLOCK_ROWS = 24
+TENSOR_ROWS = 12
+NAMED = 3
+COLUMNS = ("block", "verdict", "tensors", "rel L2", "cosine", "max abs", "what")
+TENSOR_COLUMNS = ("tensor", "rank", "verdict", "rel L2", "cosine", "max abs", "what")
+VERDICT_COLOURS = {"same": "bold green", "close": "green", "differ": "bold red"}
+
+
+def render(found: Comparison, width: int) -> Iterator[RenderableType]:
+    """All of it, none wider than `width` cells."""
+    width = max(40, min(width, WIDTH))
+    yield _headline(found)
+    for label, text in _facts(found):
+        yield from _labelled(label, text, width)
+    blocks = [item for item in found.results if item.block is not None]
+    wrong = [item for item in found.results if item.block is None and (item.is_wrong or item.is_suspicious)]
+    if blocks:
+        yield Text()
+        yield from grid(COLUMNS, _block_rows(blocks), width)
+    if wrong:
+        yield Text()
+        yield from grid(TENSOR_COLUMNS, [_tensor_row(item) for item in wrong[:TENSOR_ROWS]], width)
+        if len(wrong) > TENSOR_ROWS:
+            yield Text(f"and {len(wrong) - TENSOR_ROWS} more tensors; --format json shows all", style="dim")
+    drawn = heatmap.render(found.results, width)
+    if drawn and found.verdict != "same":
+        yield Text()
+        yield from drawn
+
+
+def _headline(found: Comparison) -> Text:
+    total = counts(found)
+    wrong = sum(item.is_wrong for item in found.results)
+    pairs = f"{total['pairs']} tensors and blocks"
+    if found.verdict == "differ":
+        return Text(f"DIFFER: {wrong} of {pairs}", style=VERDICT_COLOURS["differ"])
+    if found.verdict == "close":
+        doubt = f", {total['suspicious']} of them suspicious" if total["suspicious"] else ""
+        return Text(f"CLOSE: {pairs}, {total.get('close', 0)} not bit for bit{doubt}", style="yellow" if doubt else VERDICT_COLOURS["close"])
+    return Text(f"SAME: all {pairs}", style=VERDICT_COLOURS["same"])
+
+
+def _facts(found: Comparison) -> Iterator[tuple[str, str]]:
+    """What matters, most important first."""
+    yield "Compared", _compared(found)
+    if found.first is not None:
+        yield "First", found.first.says
+        yield from _about_first(found, found.first.result)
+    if found.scope is not None:
+        yield "Points at", f"{found.scope.points_at}: {found.scope.says}"
+    for twin in found.twins[:NAMED]:
+        physical = f" (pool blocks {', '.join(map(str, twin.physical))})" if None not in twin.physical else ""
+        yield "Twins", f"blocks {', '.join(map(str, twin.blocks))} of {twin.name} hold the same content{physical}, in the good run they do not"
+    artefacts = [item for item in found.results if item.is_artefact]
+    if artefacts:
+        yield "Artefacts", f"{_names(artefacts)}: far off, and all that was computed afterwards matches: saved by reference, not what the run computed with"
+    suspicious = [item for item in found.results if item.is_suspicious]
+    if suspicious:
+        yield "Doubt", f"{_names(suspicious)}: more than rounding, less than other content: dump the good request once more and add --control DIR"
+    yield from _left_out(found)
+    for note in found.notes:
+        yield "Note", note
+    if found.hidden_blocks:
+        yield "Note", f"{found.hidden_blocks} pool blocks hold zeros in both runs and are not listed"
+
+
+def _compared(found: Comparison) -> str:
+    donors = f", donors {', '.join(item.name for item in found.donors)}" if found.donors else ""
+    control = f", control {found.control.name}" if found.control is not None else ""
+    return f"{found.good.name} ({found.good.layout}) with {found.bad.name} ({found.bad.layout}){control}{donors}"
+
+
+def _about_first(found: Comparison, first: Result) -> Iterator[tuple[str, str]]:
+    if first.detail:
+        yield "What", f"{first.verdict}: {first.detail}"
+    if first.block is None:
+        follows = sum(item.follows for item in found.results)
+        if follows:
+            yield "Follows", f"{follows} more differ after it"
+        return
+    blocks = [item for item in found.results if item.block is not None]
+    known = [item for item in blocks if item.block == first.block and item.request == first.request and item.alias is not None]
+    if known:
+        whose, count = Counter(_whose(item) for item in known).most_common(1)[0]
+        same = sum(item.block == first.block and item.request == first.request for item in blocks)
+        if sum(item.alias is not None and item.alias.by != "fingerprint" for item in known) > len(known) / 2:
+            rows = {item.alias.rows for item in known if item.alias is not None and item.alias.by == "rows"}
+            part = f" ({max(rows)} of {first.rows_of} rows)" if rows else ""
+            yield "Whose", f"block {first.block} is {whose}{part}, in {count} of {same} cache tensors"
+        else:
+            yield "Whose", f"block {first.block} has the tokens of {whose}, by V of layer 0, but was computed elsewhere: that very request is not among the donors"
+    elif first.verdict == "different" and not found.donors:
+        yield "Whose", "not known: no donors were given; dump requests that ran before the bad one and add --donors DIR"
+    elif first.verdict == "different":
+        yield "Whose", f"not known: neither the good run nor {len(found.donors)} donors hold it"
+    by_block: dict[int, list[Result]] = defaultdict(list)
+    for item in blocks:
+        if item.request == first.request:
+            by_block[item.block or 0].append(item)
+    same_bits = [block for block, items in by_block.items() if all(item.verdict == "same" for item in items)]
+    later = [block for block in sorted(same_bits) if first.block is not None and block > first.block]
+    if later:
+        yield "Identical", f"block{'s' if len(later) > 1 else ''} {_ranges(later)} behind it, in every layer"
+    follows = sum(item.follows for item in found.results)
+    if follows:
+        yield "Follows", f"{follows} more differ as a consequence"
+
+
+def _whose(item: Result) -> str:
+    alias = item.alias
+    if alias is None:
+        return "not known"
+    if item.shift is not None:
+        return f"the good run's own, shifted by {item.shift:+d} tokens"
+    if alias.block is None:
+        return f"pool block {alias.physical} of {alias.dump}"
+    return f"block {alias.block} of {'the good run' if item.verdict == 'permuted' else alias.request}"
+
+
+def _left_out(found: Comparison) -> Iterator[tuple[str, str]]:
+    for side in ("good", "bad"):
+        lone = [item for item in found.unpaired if item.side == side]
+        if lone:
+            named = ", ".join(dict.fromkeys(item.tensor.name for item in lone[:NAMED]))
+            yield "Left out", f"{len(lone)} without a partner, {named}{' …' if len(lone) > NAMED else ''}: {lone[0].why}"
+    if found.unread:
+        side, item = found.unread[0]
+        yield "Left out", f"{len(found.unread)} not read, {side}: {item.source}: {item.reason}"
+
+
+def _names(items: Sequence[Result]) -> str:
+    names = list(dict.fromkeys(item.name if item.block is None else f"block {item.block} of {item.name}" for item in items))
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def _labelled(label: str, text: str, width: int) -> Iterator[Text]:
+    lines = limited(wrapped(inert(text, 1_000), width - LABEL), 3, width - LABEL)
+    for number, line in enumerate(lines):
+        yield Text(f"{label if number == 0 else '':<{LABEL}}", style="bold").append(Text(line, style="not bold"))
+
+
+def _block_rows(blocks: Sequence[Result]) -> list[Sequence[str]]:
+    """A line per block over all tensors; runs of blocks that are bit for bit the same in one."""
+    by_block: dict[tuple[int, int], list[Result]] = defaultdict(list)
+    for item in blocks:
+        by_block[(item.request or 0, item.block or 0)].append(item)
+    rows: list[Sequence[str]] = []
+    equal: list[tuple[int, int]] = []
+    several = len({request for request, _ in by_block}) > 1
+    for key in sorted(by_block):
+        items = by_block[key]
+        if all(item.verdict == "same" for item in items):
+            if equal and key[0] != equal[-1][0]:
+                rows.append(_equal_row(equal, by_block, several=several))
+                equal = []
+            equal.append(key)
+            continue
+        if equal:
+            rows.append(_equal_row(equal, by_block, several=several))
+            equal = []
+        rows.append(_block_row(key, items, several=several))
+    if equal:
+        rows.append(_equal_row(equal, by_block, several=several))
+    if len(rows) > BLOCK_ROWS:
+        rows = [*rows[:BLOCK_ROWS], ("…", f"{len(rows) - BLOCK_ROWS} more", "", "", "", "", "--format json shows all")]
+    return rows
+
+
+def _equal_row(keys: Sequence[tuple[int, int]], by_block: dict[tuple[int, int], list[Result]], *, several: bool) -> Sequence[str]:
+    count = sum(len(by_block[key]) for key in keys)
+    name = _ranges([block for _, block in keys])
+    return (f"{keys[0][0]}: {name}" if several else name, "same", f"{count} of {count}", "0", "1", "0", "")
+
+
+def _block_row(key: tuple[int, int], items: Sequence[Result], *, several: bool) -> Sequence[str]:
+    worst = min(items, key=lambda item: heatmap.WORST.index("suspicious" if item.is_suspicious else item.verdict))
+    alike = sum(item.verdict == worst.verdict for item in items)
+    told = [item.difference for item in items if item.difference is not None]
+    what = _whose(worst) if worst.alias is not None else worst.detail or ("follows" if worst.follows else "")
+    return (
+        f"{key[0]}: {key[1]}" if several else str(key[1]), worst.verdict, f"{alike} of {len(items)}",
+        _largest(one.rel_l2 for one in told), _smallest(one.cosine for one in told), _largest(one.max_abs for one in told), inert(what, 120),
+    )  # fmt: skip
+
+
+def _tensor_row(item: Result) -> Sequence[str]:
+    told = item.difference
+    rank = "-" if item.rank is None else str(item.rank)
+    figures = ("-", "-", "-") if told is None else (_largest([told.rel_l2]), _smallest([told.cosine]), _largest([told.max_abs]))
+    marks = "first" if item.is_first else "follows" if item.follows else item.doubt or ""
+    return (inert(item.name, 60), rank, item.verdict, *figures, inert("; ".join(filter(None, (marks, item.detail))), 120))
+
+
+def _largest(values: "Iterator[float | None] | Sequence[float | None]") -> str:
+    known = [value for value in values if value is not None]
+    return f"{max(known):.3g}" if known else "-"
+
+
+def _smallest(values: "Iterator[float | None] | Sequence[float | None]") -> str:
+    known = [value for value in values if value is not None]
+    return f"{min(known):.4g}" if known else "-"
+
+
+def _ranges(numbers: Sequence[int], limit: int = 6) -> str:
+    """0-3, 5, 7-9."""
+    pieces: list[list[int]] = []
+    for number in numbers:
+        if pieces and number == pieces[-1][1] + 1:
+            pieces[-1][1] = number
+        else:
+            pieces.append([number, number])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in pieces[:limit]]
+    return ", ".join(texts) + (" …" if len(pieces) > limit else "")
