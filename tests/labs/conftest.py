@@ -1,0 +1,7 @@
+"""The labs' own packages, found as `python lab.py` finds them."""
+
+import sys
+
+from tests.conftest import SAMPLES
+
+sys.path.append(str(SAMPLES / "prefix-block-mismatch"))
