@@ -124,7 +124,7 @@ def _connect(opener: Opener, address: str, port: int, until: float) -> socket.so
     """Connected socket. Raises OSError."""
     wire = opener(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
-        _patience(wire, until)
+        wire.settimeout(time_left(until))
         wire.connect((address, port))
     except OSError:
         wire.close()
@@ -136,7 +136,7 @@ def _talk(
     wire: socket.socket, host: str, path: str, until: float, headers: Mapping[str, str], blank: Answer
 ) -> tuple[Answer, str | None]:
     if blank.tls:
-        _patience(wire, until)
+        wire.settimeout(time_left(until))
         with _context().wrap_socket(wire, server_hostname=host, suppress_ragged_eofs=True) as secured:
             return _ask(secured, path, until, headers, blank)
     return _ask(wire, path, until, headers, blank)
@@ -150,9 +150,9 @@ def _ask(
         "Connection": "close", "User-Agent": "llmdiag", **headers,
     }
     lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
-    _patience(wire, until)
+    wire.settimeout(time_left(until))
     wire.sendall("\r\n".join(lines).encode("latin-1"))
-    with http.client.HTTPResponse(cast(socket.socket, _Deadline(wire, until)), method="GET") as response:
+    with http.client.HTTPResponse(cast(socket.socket, Deadline(wire, until)), method="GET") as response:
         response.begin()
         body = _body(response)
         if response.length not in (None, 0) and len(body) <= MAX_BODY_BYTES:
@@ -174,12 +174,12 @@ def _body(response: http.client.HTTPResponse) -> bytes:
     return b"".join(parts)
 
 
-def _patience(wire: socket.socket, until: float) -> None:
-    """Let the next call on this socket take what is left of the time. Raises TimeoutError when nothing is."""
+def time_left(until: float) -> float:
+    """Seconds until this monotonic time. Raises TimeoutError when there are none."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError("out of time")
-    wire.settimeout(left)
+    return left
 
 
 @functools.cache
@@ -190,7 +190,7 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-class _Deadline(io.RawIOBase):
+class Deadline(io.RawIOBase):
     """A socket as http.client reads it, with one deadline for all reads together: a trickle does not renew it.
 
     A first read that does not begin like HTTP ends it at once: binary protocols send no line end to wait for.
@@ -208,7 +208,7 @@ class _Deadline(io.RawIOBase):
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        _patience(self._wire, self._until)
+        self._wire.settimeout(time_left(self._until))
         got = self._wire.recv_into(buffer)
         if self._is_first:
             self._is_first = False

@@ -6,6 +6,8 @@ from types import ModuleType
 import duckdb
 import pandas as pd
 
+from diag.collectors import discover
+from diag.evidence import Extras, derivations_of
 from diag.tables import Table, merged, table
 
 Row = Mapping[str, object]
@@ -13,7 +15,10 @@ ACTIVITY = table(
     "thread_activity", "Columns of the view that derivations use", "pid BIGINT: ", "started_at TIMESTAMP: ", "tid BIGINT: ",
     "name VARCHAR: ", "class VARCHAR: ", "runnable_pct DOUBLE: ", "vol_per_s DOUBLE: ",
 )
-TABLES: Mapping[str, Table] = merged((ACTIVITY,))
+TABLES: Mapping[str, Table] = merged((
+    ACTIVITY, *(declared for collector in discover() for declared in collector.TABLES),
+    *(given for derivation in derivations_of(Extras()).values() for given in derivation.GIVES),
+))
 ORIGIN = {"bundle": "b", "host": "h", "capture": "1"}
 
 

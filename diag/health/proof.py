@@ -1,0 +1,137 @@
+"""What the processes of an engine prove: that they cannot go on, or that they work although no metric moves.
+
+Filled by whoever looked (live by pid, or a recorded folder); judged here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+ENGINE_ROLES = ("engine_core", "worker", "scheduler")
+HALTED = {"T": "stopped by a signal", "Z": "dead (zombie)", "X": "dead"}
+"""States of /proc that nothing leaves by itself. A tracing stop (t) is not among them: py-spy and debuggers make it for moments."""
+UNINTERRUPTIBLE = "D"
+
+
+@dataclass(frozen=True)
+class ProcessSeen:
+    """One process at one look. `stack` is any text that is equal when the stacks of its threads are; None = not looked at."""
+
+    pid: int
+    role: str
+    state: str
+    """R S D T t Z X as the kernel says; with threads in several states the one of the main thread."""
+    started_at: float | None = None
+    """Epoch seconds: identity is pid and start."""
+    cpu_s: float | None = None
+    """CPU seconds used so far, user and system."""
+    stack: str | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """All processes of the service at one moment; a list of none says that there were none."""
+
+    processes: tuple[ProcessSeen, ...] = ()
+    ts: float | None = None
+    monotonic_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ProcessEvidence:
+    """Looks in order, one per read where they were made together. `gone` is said of the pid that was asked for."""
+
+    looks: tuple[Look, ...] = field(default_factory=tuple)
+    gone: bool = False
+    """The target itself no longer exists (or its pid belongs to another process now)."""
+
+
+def halted(evidence: ProcessEvidence | None) -> str | None:
+    """A sentence when an engine process was stopped, dead or gone at each of the last two looks (or at the only one)."""
+    if evidence is None or not evidence.looks:
+        return None
+    last = evidence.looks[-2:]
+    known = {(seen.pid, seen.started_at): seen for look in evidence.looks for seen in look.processes if seen.role in ENGINE_ROLES}
+    for key, seen in known.items():
+        found = [_at(look, key) for look in last]
+        states = {None if item is None else item.state for item in found}
+        if states <= {*HALTED, None}:
+            if _was_replaced(seen, last[-1]):
+                continue
+            what = "gone" if None in states else HALTED[found[-1].state]  # type: ignore[union-attr]
+            return f"{seen.role} {seen.pid} is {what}{' at both looks' if len(last) == 2 else ''}"
+    return None
+
+
+def frozen_s(evidence: ProcessEvidence | None) -> tuple[float, str] | None:
+    """(seconds, sentence) over which no engine process used CPU and no stack changed, over three looks at least; None = not so."""
+    if evidence is None:
+        return None
+    looks = evidence.looks
+    first = len(looks) - 1
+    while first > 0 and _same(looks[first - 1], looks[first]):
+        first -= 1
+    held = looks[first:]
+    if len(held) < 3:
+        return None
+    seconds = _seconds(held[0], held[-1])
+    if seconds is None:
+        return None
+    stuck = [seen for seen in _engine(held[-1]) if seen.state == UNINTERRUPTIBLE]
+    names = ", ".join(f"{seen.role} {seen.pid}" for seen in stuck or _engine(held[-1]))
+    what = "sleeps uninterruptibly" if stuck else "uses no CPU and does not leave its stack"
+    return seconds, f"{names} {what} over {len(held)} looks in {seconds:.0f} s"
+
+
+def works(evidence: ProcessEvidence | None) -> str | None:
+    """A sentence when the engine's processes run and their stacks changed between the last two looks."""
+    if evidence is None or len(evidence.looks) < 2 or halted(evidence) is not None:
+        return None
+    before, after = evidence.looks[-2:]
+    doers = [seen for seen in _engine(after) if seen.role == "worker"] or list(_engine(after))
+    cores = [seen for seen in _engine(after) if seen.role != "worker"]
+    if not doers or any(seen.state in HALTED or seen.state == UNINTERRUPTIBLE for seen in (*doers, *cores)):
+        return None
+    if not all(_moves(_at(before, (seen.pid, seen.started_at)), seen) for seen in doers):
+        return None
+    return f"{', '.join(f'{seen.role} {seen.pid}' for seen in doers)} ran and changed its stack between the last two looks"
+
+
+def _engine(look: Look) -> tuple[ProcessSeen, ...]:
+    return tuple(seen for seen in look.processes if seen.role in ENGINE_ROLES)
+
+
+def _at(look: Look, key: tuple[int, float | None]) -> ProcessSeen | None:
+    return next((seen for seen in look.processes if (seen.pid, seen.started_at) == key), None)
+
+
+def _was_replaced(seen: ProcessSeen, look: Look) -> bool:
+    """Another, later started process of the same role is there: that one is the engine now."""
+    later: Iterator[ProcessSeen] = (
+        other for other in look.processes
+        if other.role == seen.role and other.state not in HALTED and (other.pid, other.started_at) != (seen.pid, seen.started_at)
+    )
+    return any(None not in (other.started_at, seen.started_at) and other.started_at > seen.started_at for other in later)  # type: ignore[operator]
+
+
+def _same(before: Look, after: Look) -> bool:
+    """No engine process used CPU or changed its stack; unknown stacks or CPU times prove nothing."""
+    pairs = [(_at(before, (seen.pid, seen.started_at)), seen) for seen in _engine(after)]
+    return bool(pairs) and all(
+        old is not None and old.stack is not None and old.stack == seen.stack
+        and old.cpu_s is not None and seen.cpu_s is not None and seen.cpu_s - old.cpu_s < 0.05
+        for old, seen in pairs
+    )
+
+
+def _moves(old: ProcessSeen | None, new: ProcessSeen) -> bool:
+    """It used CPU (or was on one) and its stack is another one."""
+    if old is None or old.stack is None or new.stack is None or old.stack == new.stack:
+        return False
+    used = None if old.cpu_s is None or new.cpu_s is None else new.cpu_s - old.cpu_s
+    return new.state == "R" or (used is not None and used > 0.05)
+
+
+def _seconds(first: Look, last: Look) -> float | None:
+    if first.monotonic_s is not None and last.monotonic_s is not None:
+        return last.monotonic_s - first.monotonic_s
+    return None if first.ts is None or last.ts is None else last.ts - first.ts

@@ -1,0 +1,307 @@
+"""One engine at all reads -> its state. Pure: the same for live polling, recorded reads and --watch.
+
+What counts: a counter that rose, a KV usage above its maximum since the last output, an idle loop that turned. What does not:
+a counter that stood still (a long prefill looks like that), a gauge that says 0 (it may be stale), one comparison.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from diag.health import proof
+from diag.health.budget import Budget
+from diag.health.proof import ProcessEvidence
+from diag.health.reads import Read, elapsed_s
+from diag.health.track import Point
+
+State = Literal[
+    "progressing", "busy-unproven", "stalled", "admission-stalled", "idle-proven", "idle-unproven", "starting", "sleeping",
+    "restarted", "mixed-backends", "no-metrics", "unreadable", "unreachable",
+]
+NEEDED = 2
+"""Comparisons that must be flat, and independent witnesses that must stand still, before anything is called stalled."""
+WINDOW = 3
+"""Reads that a verdict shows and that progress must be seen in: two comparisons."""
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What became of the one short question to an idle engine.
+
+    `reads_before`: how many reads had been made when it was sent; the reads after it say whether it met a busy engine after all.
+    """
+
+    sent: bool
+    ok: bool | None = None
+    """False: it reached the engine and came to nothing. None: not sent, or refused before it got there (401, 404, 429)."""
+    seconds: float | None = None
+    """Until the answer, or the end of patience."""
+    status: int | None = None
+    reads_before: int | None = None
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """Verdict about one engine. `flat_s` is how long no witness moved while it was busy; None = not known or not so."""
+
+    engine: str | None
+    state: State
+    reason: str
+    running: float | None = None
+    waiting: float | None = None
+    tokens_per_s: float | None = None
+    steps_per_s: float | None = None
+    witnesses: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Per witness its value at the first and at the last of the reads that were compared."""
+    flat_s: float | None = None
+    budget_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What else is known when an engine is judged."""
+
+    evidence: ProcessEvidence | None
+    budget: Budget
+    probe: ProbeResult | None
+    alone: bool
+    """The only engine of its backend: then processes and probe speak for it."""
+    after_probe: int
+    """Points made after the probe was sent."""
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The stretch up to the last read in which the engine was busy and no witness moved."""
+
+    comparisons: int
+    seconds: float | None
+    """None = the reads carry no times."""
+    first: Read
+
+
+def moves(points: Sequence[Point]) -> list[tuple[str, ...]]:
+    """For each pair of neighbours the witnesses that moved between them."""
+    found: list[tuple[str, ...]] = []
+    top = dict(points[0].levels) if points else {}
+    for before, after in pairwise(points):
+        rose, output = _rises(before, after)
+        grew = [name for name, value in after.levels.items() if value > top.get(name, value)]
+        for name, value in after.levels.items():
+            top[name] = value if output else max(value, top.get(name, value))
+        found.append((*rose, *grew))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _rises(before: Point, after: Point) -> tuple[tuple[str, ...], bool]:
+    """Counters that rose between two reads, and whether that was output or a request ended: blocks are freed then."""
+    rose = tuple(name for name, value in after.counters.items() if value > before.counters.get(name, value))
+    finished = after.finished is not None and before.finished is not None and after.finished > before.finished
+    fewer = after.running is not None and before.running is not None and after.running < before.running
+    return rose, finished or fewer or any(after.found[name].witness.output for name in rose)
+
+
+def judge_engine(engine: str | None, points: Sequence[Point], asked: Asked) -> EngineState:
+    """All reads of one engine by one process -> its state."""
+    found = moves(points)
+    last = points[-1]
+    shown = points[-WINDOW:]
+    known = {
+        "running": last.running, "waiting": last.waiting, "witnesses": _shown(shown),
+        "tokens_per_s": _rate(shown, "chunk_tokens", "tokens"), "steps_per_s": _rate(shown, "steps"),
+    }
+    state, reason, stretch, budget_s = _state(points, found, asked)
+    return EngineState(engine, state, reason, **known, flat_s=None if stretch is None else stretch.seconds, budget_s=budget_s)  # type: ignore[arg-type]
+
+
+Said = tuple[State, str, Flat | None, float | None]
+
+
+def _state(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Asked) -> Said:
+    last = points[-1]
+    recent = found[-(WINDOW - 1):]
+    if last.asleep:
+        return "sleeping", "it says that it is put to sleep", None, None
+    if last.not_ready:
+        return "starting", "it says that its model is not ready yet", None, None
+    dead = proof.halted(asked.evidence)
+    if dead is not None and found and not found[-1] and _speaks(asked, points):
+        return "stalled", f"no witness moved since the read before, and {dead}", _flat(points, found), None
+    moved = [name for names in recent for name in names]
+    queued = points[-NEEDED - 1:]
+    if len(queued) > NEEDED and all(point.running == 0 and point.waiting for point in queued):
+        moved = [name for name in moved if last.found[name].witness.unit != "requests"]  # asked again for those that wait, at every turn
+        if not moved:
+            return "admission-stalled", f"{last.waiting:g} requests wait and none runs, at {len(queued)} reads; nothing was admitted {_since(_stretch(points, len(points) - len(queued)))}", None, None
+    if moved:
+        return "progressing", _moved(moved, found), None, None
+    if last.running is None and last.in_flight is None:
+        return "no-metrics", "it has no gauge of running requests, and nothing it counts moved", None, None
+    if last.running == 0 and last.waiting:
+        return "busy-unproven", f"{last.waiting:g} requests wait and none runs; that takes {NEEDED} comparisons to judge", _flat(points, found), None
+    if last.busy:
+        return _busy(points, found, asked)
+    return _idle(points, found, asked)
+
+
+def _speaks(asked: Asked, points: Sequence[Point]) -> bool:
+    """May the processes speak for this engine: it is busy, or the only one and looked at twice."""
+    looks = 0 if asked.evidence is None else len(asked.evidence.looks)
+    return points[-1].busy or (asked.alone and looks >= NEEDED)
+
+
+def _moved(moved: Sequence[str], found: Sequence[tuple[str, ...]]) -> str:
+    names = ", ".join(dict.fromkeys(moved))
+    return f"{names} moved" if found[-1] else f"{names} moved, though not between the last two reads"
+
+
+def _flat(points: Sequence[Point], found: Sequence[tuple[str, ...]]) -> Flat:
+    """Since the last movement, or since it became busy if that was later: a request that just came has its own time."""
+    since = max((number + 1 for number, names in enumerate(found) if names), default=0)
+    busy = len(points) - 1
+    while busy > 0 and points[busy - 1].busy:
+        busy -= 1
+    return _stretch(points, max(since, busy))
+
+
+def _stretch(points: Sequence[Point], since: int) -> Flat:
+    reads = [point.read for point in points[since:]]
+    steps = [elapsed_s(before, after) for before, after in pairwise(reads)]
+    known = [step for step in steps if step is not None]
+    seconds = sum(known) if known and len(known) == len(steps) else None
+    return Flat(len(steps), seconds, reads[0])
+
+
+def _busy(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Asked) -> Said:
+    last, budget = points[-1], asked.budget
+    stretch = _flat(points, found)
+    held, past = _held(points[-stretch.comparisons - 1:]), _past_prefill(points[-stretch.comparisons - 1:])
+    limit = budget.seconds(held, past_prefill=past)
+    says = budget.says(held, past_prefill=past)
+    what = _holding(last)
+    flat = _standing(last)
+    if stretch.comparisons == 0:
+        return "busy-unproven", f"{what}; one read compares with nothing", stretch, limit
+    if len(flat) < NEEDED:
+        return "busy-unproven", f"{what}; {_those(flat)} did not move, which proves nothing alone", stretch, limit
+    still = f"{what}; {_those(flat)} did not move {_since(stretch)}"
+    works = proof.works(asked.evidence)
+    allowed = limit if works is None else 2 * limit
+    if stretch.seconds is not None and stretch.comparisons >= NEEDED:
+        frozen = proof.frozen_s(asked.evidence)
+        if stretch.seconds > allowed:
+            return "stalled", f"{still}, more than the budget of {says}{'' if works is None else ', twice over'}", stretch, limit
+        if frozen is not None and frozen[0] >= budget.frozen_s and stretch.seconds >= budget.frozen_s:
+            return "stalled", f"{still}, and {frozen[1]}", stretch, limit
+    if works is not None and (stretch.seconds is None or stretch.seconds <= limit):
+        return "progressing", f"{still}, but {works}; budget {says}", stretch, limit
+    if stretch.seconds is None and works is None and stretch.comparisons >= NEEDED and (past or _in_prefill(last, flat)):
+        return "stalled", f"{still}; the reads carry no times, so that comparisons are counted instead of seconds", stretch, limit
+    return "busy-unproven", f"{still}; that is proof after {says}", stretch, limit
+
+
+def _idle(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Asked) -> Said:
+    last, probe = points[-1], asked.probe
+    before = points[-2] if len(points) > 1 else None
+    turned = [name for name, value in last.idle_loop.items() if before is not None and value > before.idle_loop.get(name, value)]
+    if turned and last.idle:
+        return "idle-proven", f"no request runs or waits, and {', '.join(turned)} rose: its loop turns", None, None
+    if probe is None or not probe.sent or not asked.alone:
+        why = "it is not the only engine here, so that one answer would not tell whose" if probe is not None and probe.sent else \
+            "its gauges say so, and they may be stale"
+        return "idle-unproven", f"no request runs or waits: {why}", None, None
+    took = "" if probe.seconds is None else f" after {probe.seconds:.1f} s"
+    if probe.ok:
+        return "idle-proven", f"no request runs or waits, and it answered a short question{took}", None, None
+    if probe.ok is None:
+        told = "" if probe.status is None else f" (HTTP {probe.status})"
+        return "idle-unproven", f"no request runs or waits; what came back to a question proves nothing about the engine{told}", None, None
+    return _unanswered(points, found, asked, took)
+
+
+def _unanswered(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Asked, took: str) -> Said:
+    """An idle engine left the question unanswered: a hang behind stale gauges, or a first step that takes long."""
+    budget = asked.budget
+    limit = budget.seconds() if budget.probe_s is None else budget.probe_s
+    since = max(0, len(points) - asked.after_probe - 1)
+    moved = max((number + 1 for number, names in enumerate(found) if names), default=0)
+    stretch = _stretch(points, max(since, moved))
+    what = f"its gauges say idle, and yet it left a short question unanswered{took}"
+    waited = max(stretch.seconds or 0.0, (asked.probe.seconds or 0.0) if asked.probe is not None and budget.probe_s is not None else 0.0)
+    if asked.after_probe > 0 and len(points) > NEEDED and waited >= limit and not any(found[-NEEDED:]):
+        return "stalled", f"{what}; nothing moved in {waited:.0f} s, more than {limit:.0f} s", stretch, limit
+    return "busy-unproven", f"{what}; that is proof when nothing moves for {limit:.0f} s", stretch, limit
+
+
+def _held(points: Sequence[Point]) -> float | None:
+    """The most tokens that the KV cache held in these reads; None = not known."""
+    counted = [point.held_tokens for point in points if point.held_tokens is not None]
+    shares = [
+        value * point.capacity_tokens for point in points if point.capacity_tokens is not None
+        for name, value in point.levels.items() if point.found[name].witness.unit == "share"
+    ]
+    return max((*counted, *shares), default=None)
+
+
+def _past_prefill(points: Sequence[Point]) -> bool:
+    """Every running request has had its first token, by the engine's own counters, at each of these reads."""
+    return all(
+        point.first_token is not None and point.finished is not None and point.running is not None
+        and not point.waiting and not point.in_flight and point.first_token - point.finished >= point.running
+        for point in points
+    )
+
+
+def _standing(point: Point) -> list[str]:
+    """The witnesses it has: counters and levels, without those that were never switched on."""
+    return [
+        name for name, value in (*point.counters.items(), *point.levels.items())
+        if not (point.found[name].witness.optional and value == 0)
+    ]
+
+
+def _in_prefill(point: Point, names: Sequence[str]) -> bool:
+    """One of them moves in a prefill and has moved already, so that its standing still says something."""
+    return any(point.found[name].witness.in_prefill and {**point.counters, **point.levels}[name] > 0 for name in names)
+
+
+def _holding(point: Point) -> str:
+    parts = [f"{value:g} requests {word}" for value, word in ((point.running, "run"), (point.waiting, "wait")) if value]
+    if point.in_flight and not point.running:
+        parts.append(f"{point.in_flight:g} are in flight at its HTTP server")
+    return " and ".join(parts)
+
+
+def _those(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") if names else "no witness there is"
+
+
+def _since(stretch: Flat) -> str:
+    compared = f"{stretch.comparisons} comparison{'' if stretch.comparisons == 1 else 's'}"
+    return f"in {compared}" if stretch.seconds is None else f"in {compared} over {stretch.seconds:.0f} s"
+
+
+def _shown(points: Sequence[Point]) -> Mapping[str, tuple[float, float]]:
+    first, last = points[0], points[-1]
+    values = {**last.counters, **last.levels, **last.idle_loop}
+    earlier = {**first.counters, **first.levels, **first.idle_loop}
+    return {name: (earlier.get(name, value), value) for name, value in values.items()}
+
+
+def _rate(points: Sequence[Point], *units: str) -> float | None:
+    """Per second between the first and the last of these reads, by the first unit that is counted; None = not known."""
+    seconds = _stretch(points, 0).seconds
+    if seconds is None or seconds <= 0:
+        return None
+    first, last = points[0], points[-1]
+    for unit in units:
+        deltas = [
+            value - first.counters[name] for name, value in last.counters.items()
+            if name in first.counters and last.found[name].witness.unit == unit and not (last.found[name].witness.optional and value == 0)
+        ]
+        if deltas:
+            return sum(deltas) / seconds
+    return None
