@@ -13,20 +13,25 @@ from diag.errors import BadInput
 
 if TYPE_CHECKING:
     from diag.model import Diagnosis
+    from diag.sources import Dates
 
 EXIT = {"clear": 0, "matched": 1, "inconclusive": 3}
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
 DATE = click.option("--date", metavar="YYYY[-MM-DD]", help="When loose logs that print no year begin.")
 ZONE = click.option("--tz", metavar="ZONE", help="Zone of loose logs that print none: UTC, +02:00, Europe/Berlin.")
+EVENTS_MAP = click.option(
+    "--events-map", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="TOML: which lines of your own tools' logs are events."
+)
 RULES = click.option("--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use the rules of this folder.")
 
 
-def analyse(paths: Sequence[Path], rules_dir: Path | None, date: str | None = None, tz: str | None = None) -> "list[Diagnosis]":
+def analyse(
+    paths: Sequence[Path], rules_dir: Path | None, date: str | None = None, tz: str | None = None, events_map: str | None = None
+) -> "list[Diagnosis]":
     from diag import analysis, jail, rules
-    from diag.sources import Dates
 
-    dates = Dates(None if date is None else _year(date), tz)
+    dates = dates_of(date, tz, events_map)
     if rules_dir is not None and not analysis.is_own(rules_dir, rules.shipped()):
         diagnoses = jail.analyse(paths, rules_dir, dates)
     else:
@@ -43,6 +48,13 @@ def _say_if_blind(diagnoses: "list[Diagnosis]") -> None:
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     what = f"not recognised: {listed}" if names else "there is no file in it"
     terminal.note(terminal.printable(f"nothing could be looked at: {what}; give bundles, /metrics texts, engine logs, py-spy dumps, ps, top, ss, dmesg"))
+
+
+def dates_of(date: str | None, tz: str | None, events_map: str | None) -> "Dates":
+    """What a person says about loose files."""
+    from diag.sources import Dates
+
+    return Dates(None if date is None else _year(date), tz, events_map)
 
 
 def _year(date: str) -> int:

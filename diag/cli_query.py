@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from diag import terminal
-from diag.cli_diagnosis import PATHS
+from diag.cli_diagnosis import DATE, EVENTS_MAP, PATHS, ZONE, dates_of
 from diag.errors import BadInput
 
 
@@ -16,13 +16,18 @@ from diag.errors import BadInput
 @click.argument("sql")
 @terminal.format_option("text", "csv", "parquet", "json")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write (needed for parquet).")
-def query(paths: tuple[Path, ...], sql: str, form: str, output: Path | None) -> None:
+@DATE
+@ZONE
+@EVENTS_MAP
+def query(
+    paths: tuple[Path, ...], sql: str, form: str, output: Path | None, date: str | None, tz: str | None, events_map: str | None
+) -> None:
     """One SELECT over the evidence tables (at most 1,000 rows); `schema` lists the tables."""
     from diag import jail
 
     if form == "parquet" and output is None:
         raise BadInput("parquet is a binary format", hint="name a file with -o rows.parquet")
-    answer = jail.query(paths, sql)
+    answer = jail.query(paths, sql, dates_of(date, tz, events_map))
     if answer.more:
         terminal.note(f"{jail.MAX_ROWS} rows and more; narrow the query to see the rest")
     if form == "text":

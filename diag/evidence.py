@@ -24,7 +24,7 @@ from diag.collectors import discover as discover_collectors
 from diag.columns import Misfit, frame, summary
 from diag.errors import BadInput, SqlError
 from diag.model import Collected
-from diag.sources import Source, sources_of
+from diag.sources import Dates, Source, sources_of
 from diag.tables import Column, Table, merged
 
 if TYPE_CHECKING:
@@ -164,11 +164,11 @@ def distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def open_paths(paths: Sequence[str | Path], *, extras: Extras | None = None) -> Evidence:
+def open_paths(paths: Sequence[str | Path], *, extras: Extras | None = None, dates: Dates | None = None) -> Evidence:
     """Bundles, bundle folders and loose files in any mix -> evidence."""
     extras = extras or Extras()
     collectors = collectors_of(extras)
-    return load(sources_of([Path(path) for path in paths], collectors), collectors, extras)
+    return load(sources_of([Path(path) for path in paths], collectors, dates), collectors, extras)
 
 
 def collectors_of(extras: Extras) -> tuple[Collector, ...]:

@@ -37,9 +37,12 @@ class Rows(msgspec.Struct, frozen=True):
     more: bool
 
 
-def query(paths: Sequence[Path], sql: str, *, deadline_s: float = DEADLINE_S, memory_bytes: int = MEMORY_BYTES) -> Rows:
+def query(
+    paths: Sequence[Path], sql: str, dates: Dates | None = None, *, deadline_s: float = DEADLINE_S, memory_bytes: int = MEMORY_BYTES
+) -> Rows:
     """Run one SELECT over the evidence in a child. At most 1,000 rows. Raises SqlError."""
-    answer = _run({"do": "query", "paths": [str(p) for p in paths], "sql": sql}, deadline_s, memory_bytes)
+    request = {"do": "query", "paths": [str(p) for p in paths], "sql": sql, "dates": asdict(dates or Dates())}
+    answer = _run(request, deadline_s, memory_bytes)
     return msgspec.json.decode(answer, type=Rows)
 
 
@@ -97,7 +100,7 @@ def _child(request: Mapping[str, Any]) -> bytes:
     if request["do"] == "analyse":
         found = rules.load(Path(str(request["rules"])))
         return msgspec.json.encode(analysis.analyse(paths, found, extras, Dates(**request["dates"])), enc_hook=str)
-    answer = evidence.open_paths(paths, extras=extras).find(str(request["sql"]), "query", MAX_ROWS)
+    answer = evidence.open_paths(paths, extras=extras, dates=Dates(**request["dates"])).find(str(request["sql"]), "query", MAX_ROWS)
     return msgspec.json.encode(Rows(list(answer.columns), answer.rows, answer.more), enc_hook=str)
 
 

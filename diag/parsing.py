@@ -43,7 +43,10 @@ def seen_rows(collector: Collector, artefacts: Sequence[Artefact]) -> dict[str, 
 
 def _parse_one(source: Source, collector: Collector, rows: dict[str, list[dict[str, object]]]) -> list[Collected]:
     """One collector's artefacts of one source -> rows (added to `rows`) and what was looked at."""
-    artefacts = source.artefacts.get(collector.NAME, ())
+    beside = [artefact for name in getattr(collector, "BESIDE", ()) for artefact in source.artefacts.get(name, ())]
+    own = source.artefacts.get(collector.NAME, ())
+    had = {artefact.path for artefact in own}
+    artefacts = [*own, *(artefact for artefact in beside if artefact.path not in had)]
     run = source.runs.get(collector.NAME) if source.runs is not None else None
     said: list[Collected] = []
     fed: set[str] = set()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diag import bundle_reader
@@ -31,14 +31,18 @@ class Source:
     manifest: Manifest | None = None
     unknown: tuple[str, ...] = ()
     """Files that no collector recognised or that cannot be read; artefacts of collectors that this llmdiag does not have."""
+    others: tuple[Artefact, ...] = ()
+    """Loose files that no collector recognised, for one that may want them all the same."""
 
 
 @dataclass(frozen=True)
 class Dates:
-    """What a person says about times in loose files: the year of their first line, the zone they are printed in."""
+    """What a person says about loose files: the year of their first line, the zone they are printed in, what their lines mean."""
 
     year: int | None = None
     zone: str | None = None
+    events_map: str | None = None
+    """Path of a map of what lines of one's own tools mean: one more piece of evidence of every source."""
 
 
 def sources_of(paths: Sequence[Path], collectors: Sequence[Collector], dates: Dates | None = None) -> list[Source]:
@@ -48,12 +52,47 @@ def sources_of(paths: Sequence[Path], collectors: Sequence[Collector], dates: Da
         raise BadInput(f"no such file or folder: {', '.join(missing)}", hint="give bundles (.zip), bundle folders, or loose evidence files")
     bundles = [path for path in paths if _is_bundle(path)]
     loose = [path for path in paths if path not in bundles]
+    dates = dates or Dates()
     found = [_from_bundle(bundle_reader.read(path), collectors) for path in bundles]
     insides = [_inside(root, {os.path.realpath(path) for path in bundles}) for root in loose]
     found += [_from_bundle(opened, collectors) for inside in insides for opened in inside.bundles]
     if any(inside.files or inside.damaged or not inside.holds_bundles for inside in insides):
-        found.append(_from_loose(insides, collectors, dates or Dates()))
-    return found
+        found.append(_from_loose(insides, collectors, dates))
+    return [_shared(_mapped(source, collectors, dates), collectors) for source in found]
+
+
+def _mapped(source: Source, collectors: Sequence[Collector], dates: Dates) -> Source:
+    """With the map a person gave. Raises BadInput when it is none."""
+    if dates.events_map is None:
+        return source
+    path = Path(dates.events_map)
+    try:
+        begin = head(path, follow=True)
+    except Unreadable as error:
+        raise BadInput(f"cannot read {shown(path)}: {error}", hint="check --events-map") from error
+    owner = next((c.NAME for c in collectors if hasattr(c, "wanted") and c.recognise(path.name, begin)), None)
+    if owner is None:
+        raise BadInput(f"{shown(path)} is no events map: it has no [[event]] with a regex", hint="check --events-map")
+    mine = [artefact for artefact in source.artefacts.get(owner, ()) if artefact.name != path.name]  # it may lie in the folder as well
+    return replace(source, artefacts={**source.artefacts, owner: [*mine, Artefact(shown(path), owner, lambda: path.open("rb"))]})
+
+
+def _shared(source: Source, collectors: Sequence[Collector]) -> Source:
+    """Files that a collector wants for what its own files say (a map names logs), besides their owner or without one."""
+    artefacts = {name: list(found) for name, found in source.artefacts.items()}
+    every = {id(artefact): artefact for found in source.artefacts.values() for artefact in found} | {id(artefact): artefact for artefact in source.others}
+    taken: set[str] = set()
+    for collector in collectors:
+        mine = artefacts.get(collector.NAME, [])
+        wants = collector.wanted(mine) if mine and hasattr(collector, "wanted") else None
+        if wants is None:
+            continue
+        have = {artefact.path for artefact in mine}
+        further = [artefact for artefact in every.values() if artefact.path not in have and wants(artefact.path)]
+        artefacts[collector.NAME] = [*mine, *further]
+        taken |= {artefact.path for artefact in further}
+    unknown = tuple(name for name in source.unknown if name not in taken)
+    return replace(source, artefacts=artefacts, unknown=unknown, others=())
 
 
 def _is_bundle(path: Path) -> bool:
@@ -131,6 +170,7 @@ def _from_bundle(opened: bundle_reader.Bundle, collectors: Sequence[Collector]) 
 def _from_loose(insides: Sequence[_Inside], collectors: Sequence[Collector], dates: Dates) -> Source:
     artefacts: dict[str, list[Artefact]] = {}
     unknown: list[str] = []
+    others: list[Artefact] = []
     for inside in insides:
         unknown += inside.damaged
         for path in inside.files:
@@ -143,9 +183,12 @@ def _from_loose(insides: Sequence[_Inside], collectors: Sequence[Collector], dat
                 unknown.append(f"{name} ({error})")
                 continue
             owner = next((c.NAME for c in collectors if c.recognise(path.name, begin)), None) if begin else None
+            found = Artefact(name, owner or "", lambda path=path: path.open("rb"), dates.year, dates.zone)  # type: ignore[misc]
             if owner is None:
                 unknown.append(name)
-            else:
-                artefacts.setdefault(owner, []).append(Artefact(name, owner, lambda path=path: path.open("rb"), dates.year, dates.zone))  # type: ignore[misc]
+                others.append(found)
+                continue
+            for taker in (owner, *(c.NAME for c in collectors if owner != c.NAME and hasattr(c, "also") and c.also(owner, begin))):
+                artefacts.setdefault(taker, []).append(found)
     first = insides[0].root
-    return Source(shown(Path(first.name or first.resolve().name)), "unknown", "1", artefacts, None, unknown=tuple(unknown))
+    return Source(shown(Path(first.name or first.resolve().name)), "unknown", "1", artefacts, None, unknown=tuple(unknown), others=tuple(others))

@@ -20,7 +20,10 @@ from tests.live.run import llmdiag
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = ("README.md", "rules/README.md", "samples/README.md")
-NOT_RUN = {"llmdiag snapshot 4121": "needs a hung service with that pid; tests/live takes snapshots of real ones"}
+NOT_RUN = {
+    "llmdiag snapshot 4121": "needs a hung service with that pid; tests/live takes snapshots of real ones",
+    "llmdiag repro-prefix http://localhost:8000 failing-prompts.jsonl -o repro.json": "needs an endpoint; tests/repro and tests/live run it on the lab",
+}
 
 
 def commands(group: click.Group = cli.cli, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:

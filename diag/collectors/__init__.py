@@ -8,6 +8,9 @@ A collector module has
     TABLES        = tables of its own, if any (diag.tables.Table)
     BUDGET_S, BUDGET_BYTES = what its live part may cost at most
     HINT          = the command that collects its tables ({pid} is filled in)
+    BESIDE        = optional: collectors whose artefacts its `parse` is given too (a log may tell of more than one thing)
+    also(owner, head) = optional: is this loose file of the collector `owner` of use to me too? (A whole journal may hold engine lines.)
+    wanted(mine)  = optional: my artefacts of one source -> which further files (by path) I want for what mine say (a map names logs)
     hint(seen)    = optional: the same with what the evidence knows filled in (an address, say)
     collect(patient, door) -> Collecting         live; reads only; raises CollectorError, never anything else
     recognise(name, head) -> bool                is this loose file (name, first 64 KiB) one of mine?

@@ -28,7 +28,7 @@ from diag.errors import BadInput, CollectorError, Denied, Vanished
 from diag.instruments import beside
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
-from diag.parsers import engine_log, log_access, log_index
+from diag.parsers import engine_journal, engine_log, engine_scan, log_access, log_index
 from diag.parsers.log_clock import OFFSET, zone_of
 from diag.parsers.log_index import INDEX, Log
 from diag.tables import Table
@@ -116,9 +116,18 @@ def recognise(name: str, head: bytes) -> bool:
     return b"\n" in head and engine_log.looks_like_log(head.decode("utf-8", "replace"))
 
 
+def also(owner: str, head: bytes) -> bool:
+    """A journal of the whole machine, which tells first of its units: an engine's lines may stand between."""
+    return owner == "events" and engine_journal.looks_mixed(head)
+
+
 def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
     """Raises Garbled when an index is damaged."""
     known = {key: log for artefact in artefacts if artefact.name == INDEX for key, log in log_index.read(artefact)}
+    shared = [artefact for artefact in artefacts if artefact.collector != NAME]
+    for artefact in shared:
+        yield from engine_journal.rows(artefact)
+    artefacts = [artefact for artefact in artefacts if artefact.collector == NAME]
     if any(artefact.name != INDEX for artefact in artefacts):
         # A log that was read and tells of nothing is not a log that was not read.
         yield "collected", {"table_name": "log_events", "status": "ok"}
@@ -129,7 +138,7 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
         log = known.get((folder, name.split("-", 1)[0]))
         with artefact.opener() as stream:
             zone = log_index.zone(log) or artefact.zone
-            yield from engine_log.rows(engine_log.read(stream), log_index.origin(artefact, log), year=artefact.year, tz=zone)
+            yield from engine_scan.rows(stream, log_index.origin(artefact, log), year=artefact.year, tz=zone)
 
 
 def unit_of(cgroup: str) -> Unit | None:

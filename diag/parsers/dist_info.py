@@ -21,7 +21,7 @@ COMPONENTS = {
     "nixl-cu12": "nixl", "nixl-cu13": "nixl", "mooncake-transfer-engine": "mooncake", "numpy": "numpy", "redis": "redis",
     "hiredis": "hiredis", "valkey": "valkey", "valkey-glide": "valkey_glide", "pyzmq": "pyzmq", "uvloop": "uvloop", "uvicorn": "uvicorn",
     "fastapi": "fastapi", "aiohttp": "aiohttp", "cachetools": "cachetools", "ai-dynamo": "dynamo", "lmdeploy": "lmdeploy",
-    "tensorrt-llm": "tensorrt_llm", "xgrammar": "xgrammar", "py-spy": "py_spy",
+    "tensorrt-llm": "tensorrt_llm", "mindie-llm": "mindie", "xgrammar": "xgrammar", "py-spy": "py_spy",
 }
 PACKAGED = re.compile(r"^nvidia-(?P<part>cuda-runtime|nccl|cudnn|cublas|nvshmem)(?:-cu\d+)?$")
 PARTS = {"cuda-runtime": "cuda", "nccl": "nccl", "cudnn": "cudnn", "cublas": "cublas", "nvshmem": "nvshmem"}

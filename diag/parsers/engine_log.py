@@ -1,5 +1,7 @@
 """Logs of an inference server -> what happened and when it fell silent. Streaming: lines in, rows out.
 
+Files are read through `engine_scan`, which finds the lines that can matter; what becomes of a line is decided here.
+
 Kept in `log_events` are known events (EVENTS), WARNING and above, the exception line of every traceback, and one line
 of engine statistics per interval; access lines go to `http_events`; everything else is counted in `log_files`.
 
@@ -12,6 +14,7 @@ import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 from diag.model import Row
@@ -30,11 +33,13 @@ EVENTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("engine_init", (" is assigned as DP rank ",), r"^rank \d+ in world size"),
     ("weights_loading", ("Starting to load model ", "Load weight begin", "Time spent downloading weights"), ""),
     ("weights_loaded", ("Loading weights took ", "Model loading took ", "Loading model weights took ", "Load weight end", "Weights are ready"), ""),
-    ("kv_size", ("KV cache size: ", "Available KV cache memory", "KV Cache is allocated", "# GPU blocks: ", "max_total_num_tokens="), ""),
+    ("weights_loaded", ("Initializing model took ", "Prefetching checkpoint files into page cache finished", "Online quantization as part of model loading"), ""),
+    ("kv_size", ("KV cache size: ", "Available KV cache memory", "KV Cache is allocated", "Memory pool end.", "# GPU blocks: ", "max_total_num_tokens="), ""),
     ("compile", ("for vLLM's torch.compile", "Dynamo bytecode transform time", "Compiling a graph for ", "Starting torch.compile"), ""),
     ("compile", ("Directly load the compiled graph", "Directly load AOT compilation", "torch.compile takes ", "profiling/warmup run took"), ""),
     ("graph_capture", ("Graph capturing finished", "Capture cuda graph", "CUDA graph begin", "CUDA graph end"), ""),
     ("engine_ready", ("init engine (profile, create kv cache",), r"took"),
+    ("engine_ready", ("Engine startup timings (s):",), ""),
     ("ready", ("Application startup complete", "The server is fired up and ready to roll"), ""),
     ("futures_after_shutdown", ("cannot schedule new futures after", "Executor shutdown has been called"), ""),
     ("shutdown_signal", ("API server: shutdown triggered", "trigger received signal=", "KeyboardInterrupt: terminated"), ""),
@@ -66,6 +71,8 @@ EVENTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("request_error", ("Exception in ASGI application", "Error in preprocessing prompt", "Internal Server Error", "Failed to apply"), ""),
     ("request_error", ("equest",), r"(?i)\brequest\b.*\b(?:failed|aborted|timed out|cancelled|rejected|retry)|\b(?:aborted|failed|retrying) request"),
 )
+head_of = lru_cache(maxsize=8)(log_heads.split)
+"""A line taken apart; whoever decides whether to feed it has looked at it just before."""
 _PATTERNS = tuple((event, texts, re.compile(pattern) if pattern else None) for event, texts, pattern in EVENTS)
 
 LOUD = frozenset({"WARNING", "ERROR", "CRITICAL"})
@@ -75,6 +82,8 @@ LINE_BYTES = 64 << 10
 """Longer lines are read to their end, but only this much of them is looked at."""
 TRACEBACK = "Traceback (most recent call last)"
 TRACEBACK_LINES = 5_000
+TOLD_LINES = 100
+"""How far behind its exception line, in lines of the log, a traceback may go on (chained, or more lines of the message)."""
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>.+))?')
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?::(?:\s|$)|$(?<=Error|ption|.Exit|rrupt|ation|meout|Empty|.Full|Group|rning))"
@@ -128,6 +137,7 @@ class _Traceback:
     lines: int = 0
     told: bool = False
     """Its exception line was read; a chained traceback may follow."""
+    told_at: int = 0
     chained: bool = False
 
 
@@ -140,9 +150,14 @@ def read(stream: BinaryIO) -> Iterator[Line]:
         whole = raw
         while not raw.endswith(b"\n") and (raw := stream.readline(LINE_BYTES)):
             size += len(raw)
-        for piece in whole.rstrip(b"\r\n").split(b"\r"):
-            yield number, log_heads.clean(piece.decode("utf-8", "replace")), size
+        for text in texts_of(whole):
+            yield number, text, size
             size = 0
+
+
+def texts_of(raw: bytes) -> list[str]:
+    """The beginning of a line as it stands in a file -> what is shown of it, cleaned: several where a progress bar wrote over itself."""
+    return [log_heads.clean(piece.decode("utf-8", "replace")) for piece in raw[:LINE_BYTES].rstrip(b"\r\n").split(b"\r")]
 
 
 def rows(lines: Iterable[Line], origin: Origin, *, year: int | None = None, tz: str | None = None) -> Iterator[Row]:
@@ -151,7 +166,7 @@ def rows(lines: Iterable[Line], origin: Origin, *, year: int | None = None, tz: 
     `year` and `tz` (`UTC`, `+02:00`, `Europe/Berlin`) complete times that lack them; None = assumed and said so.
     Raises BadInput for an unknown zone.
     """
-    log = _Log(origin, Clock(year, tz, origin.collected_at))
+    log = Log(origin, Clock(year, tz, origin.collected_at))
     for number, text, size in lines:
         yield from log.line(number, text, size)
     yield from log.end()
@@ -184,8 +199,12 @@ def event_of(message: str) -> str | None:
     return None
 
 
-class _Log:
-    """One log being read: counters, clock, open tracebacks, held back statistics."""
+class Log:
+    """One log being read: counters, clock, open tracebacks, held back statistics.
+
+    Lines that cannot matter need not be fed, while no traceback is open and as long as `date` is told of the last
+    dated one among them.
+    """
 
     def __init__(self, origin: Origin, clock: Clock) -> None:
         self.origin = origin
@@ -202,20 +221,19 @@ class _Log:
     def line(self, number: int, text: str, size: int) -> Iterator[Row]:
         self.lines += size > 0
         self.size += size
+        if self.open:
+            yield from self._keep(self._expired(number))
         if not text:
             return
-        head = log_heads.split(text)
-        ts, dated = self._time(head)
-        access = log_access.of(head.message) if '"' in head.message else None
+        head, access, ts, dated = self._dated(text)
         if access is not None:
-            if access.stamp is not None and (at := self._own_time(access.stamp)) is not None:
-                ts, dated = at, True
+            self._span(ts)
             yield "http_events", {**access.row, "ts": ts, "dated": dated, "source": self.origin.at(number)}
             return
         writer = _Writer(head.outer, head.kind, head.who, head.pid)
         going = self.open.get(writer)
         if going is not None:
-            found, taken = self._continue(going, head)
+            found, taken = self._continue(going, head, number)
             yield from self._keep(found)
             if taken:
                 return
@@ -232,6 +250,7 @@ class _Log:
             if not going.told:
                 yield from self._keep([self._exception(going, TRACEBACK + " … (cut off)")])
         yield from self._keep(self.stats_held.values())
+        self._span(self.now)
         origin = self.origin
         written, collected = _epoch(origin.written_at), _epoch(origin.collected_at)
         sign = written if written is not None else self.last if collected is not None else None
@@ -242,6 +261,19 @@ class _Log:
             "silent_s": None if collected is None or sign is None else max(0.0, (collected - sign).total_seconds()),
         }
 
+    def date(self, text: str) -> bool:
+        """A line that is not fed: has it a time? The lines after it are no older."""
+        return bool(text) and self._dated(text)[3]
+
+    def _dated(self, text: str) -> tuple[Head, log_access.Access | None, datetime.datetime | None, bool]:
+        """A line taken apart, the request it tells of, its time, and whether that is its own."""
+        head = head_of(text)
+        ts, dated = self._time(head)
+        access = log_access.of(head.message) if '"' in head.message else None
+        if access is not None and access.stamp is not None and (at := self._own_time(access.stamp)) is not None:
+            ts, dated = at, True
+        return head, access, ts, dated
+
     def _time(self, head: Head) -> tuple[datetime.datetime | None, bool]:
         """The line's own time, or the time of the last dated line before it: it was written no earlier."""
         own = None if head.stamp is None else self._own_time(head.stamp)
@@ -251,13 +283,21 @@ class _Log:
         own = self.clock.utc(stamp)
         if own is not None:
             self.now = own
-            self.first = own if self.first is None else min(self.first, own)
-            self.last = own if self.last is None else max(self.last, own)
+            if self.first is None:
+                self._span(own)
         return own
+
+    def _span(self, ts: datetime.datetime | None) -> None:
+        """From when to when the log is: the first and the last dated line, and all that is kept."""
+        if ts is not None:
+            self.first = ts if self.first is None else min(self.first, ts)
+            self.last = ts if self.last is None else max(self.last, ts)
 
     def _keep(self, found: Iterable[Row]) -> Iterator[Row]:
         for row in found:
             self.kept += 1
+            ts = row[1]["ts"]
+            self._span(ts if isinstance(ts, datetime.datetime) else None)
             yield row
 
     def _plain(self, number: int, head: Head, ts: datetime.datetime | None, dated: bool) -> Iterator[Row]:
@@ -309,7 +349,18 @@ class _Log:
             # vLLM repeats its prefix on every line of a message, the others do not.
             self.open[_Writer(head.outer, "raw", None, head.outer)] = going
 
-    def _continue(self, going: _Traceback, head: Head) -> tuple[list[Row], bool]:
+    def _expired(self, number: int) -> list[Row]:
+        """Tracebacks of writers that fell silent are over, before line `number`: rows of those without an end."""
+        rows = []
+        for going in {id(item): item for item in self.open.values()}.values():
+            if going.told and number - going.told_at > TOLD_LINES:
+                self._close(going)
+            elif not going.told and number - going.line > TRACEBACK_LINES:
+                self._close(going)
+                rows.append(self._exception(going, TRACEBACK + " … (no exception line)"))
+        return rows
+
+    def _continue(self, going: _Traceback, head: Head, number: int) -> tuple[list[Row], bool]:
         """Rows that the next line of the writer of an open traceback gives, and whether it is part of the traceback."""
         grouped = head.message.lstrip()[:1] in ("|", "+")
         text = GROUP.sub("", head.message) if grouped else head.message
@@ -324,7 +375,7 @@ class _Log:
         if (not text.strip() or text[:1].isspace() or text.startswith(CHAIN)) and going.lines <= TRACEBACK_LINES:
             return [], True
         if not going.told and TRACEBACK not in text and EXCEPTION.match(text):
-            going.told = True
+            going.told, going.told_at = True, number
             return [self._exception(going, text)], True
         if head.kind == "raw" and not going.told and TRACEBACK not in text and going.lines <= TRACEBACK_LINES:
             return [], False

@@ -105,18 +105,23 @@ def of_kmsg(record: str, boot: float) -> str | None:
     return f"{time:%Y-%m-%dT%H:%M:%S},{time.microsecond:06d}+00:00 {message.splitlines()[0] if message else ''}"
 
 
-def _event(said: Said, cgroups: dict[int, str]) -> dict[str, object] | None:
+def event(message: str) -> tuple[str, int | None, int | None] | None:
+    """(kind, pid, code) of a kernel message that matters, without its stamp; None = it does not."""
     for kind, pattern in EVENTS:
-        match = pattern.search(said.message)
-        if match is None:
-            continue
-        groups = match.groupdict()
-        pid_text = groups.get("pid") or groups.get("pid2")
-        pid = None if pid_text is None else int(pid_text)
-        code = groups.get("code")
-        return {
-            "ts": said.ts, "origin": "dmesg", "kind": kind, "initiator": "kernel", "pid": pid, "detail": said.message[:1000],
-            "unit": cgroups.get(pid) if kind == "oom_kill" and pid is not None else None,
-            "code": SIGNALS.get(kind) if code is None else int(code),
-        }
+        match = pattern.search(message)
+        if match is not None:
+            groups = match.groupdict()
+            pid, code = groups.get("pid") or groups.get("pid2"), groups.get("code")
+            return kind, None if pid is None else int(pid), SIGNALS.get(kind) if code is None else int(code)
     return None
+
+
+def _event(said: Said, cgroups: dict[int, str]) -> dict[str, object] | None:
+    found = event(said.message)
+    if found is None:
+        return None
+    kind, pid, code = found
+    return {
+        "ts": said.ts, "origin": "dmesg", "kind": kind, "initiator": "kernel", "pid": pid, "detail": said.message[:1000],
+        "unit": cgroups.get(pid) if kind == "oom_kill" and pid is not None else None, "code": code,
+    }

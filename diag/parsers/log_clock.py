@@ -9,6 +9,8 @@ from diag.parsers.log_heads import Stamp
 
 DAY = datetime.timedelta(days=1)
 HALF_YEAR = datetime.timedelta(days=183)
+BACK = datetime.timedelta(minutes=1)
+"""Writers of one log are less out of step than this: further back is the hour that comes twice when summer time ends."""
 LEAP_SPAN = 8
 """Years to look back for a date such as 29 February."""
 
@@ -45,6 +47,7 @@ class Clock:
         self._years: set[int] = set()
         self._zone_assumed = False
         self._known: tuple[Stamp, datetime.datetime | None] | None = None
+        self._utc_before: datetime.datetime | None = None
 
     def utc(self, stamp: Stamp) -> datetime.datetime | None:
         """The time in naive UTC; None where there is no such time (month 13)."""
@@ -74,9 +77,13 @@ class Clock:
             return local
         try:
             zone = self._zone if stamp.zone is None else zone_of(stamp.zone)
-            return local.replace(tzinfo=zone).astimezone(datetime.UTC).replace(tzinfo=None)
+            time = _in_utc(local, zone)
+            if stamp.zone is None and self._utc_before is not None and time < self._utc_before - BACK:
+                time = max(time, _in_utc(local.replace(fold=1), zone))
         except (OverflowError, BadInput):
             return None
+        self._utc_before = time
+        return time
 
     def _dated(self, stamp: Stamp) -> datetime.datetime | None:
         """The year is the given one (one more after a turn of the year), else the last one that is not in the future."""
@@ -93,6 +100,10 @@ class Clock:
                 self._years.add(year)
                 return time
         return None
+
+
+def _in_utc(local: datetime.datetime, zone: datetime.tzinfo | None) -> datetime.datetime:
+    return local.replace(tzinfo=zone).astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def _at(stamp: Stamp, year: int) -> datetime.datetime | None:

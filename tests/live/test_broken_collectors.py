@@ -37,6 +37,16 @@ CACHE_RULES = {
     "corrupt-cache-values", "error-cached-as-answer", "foreign-object-in-cache", "ghost-keys-present", "half-entry", "null-marker-in-cache",
     "stale-version-keys",
 }  # fmt: skip
+# these rest on dumps, logs and experiments that have to be handed in: a snapshot leaves them open, whatever is broken
+HANDED_IN_RULES = {
+    "first-divergence", "kv-hit-corrupt", "layout-change", "nan-origin", "prefix-block-mismatch", "stale-block-reuse",
+}  # fmt: skip
+# these rest on what logs and journals tell: open just when one of these tables was not read, else not matched
+EVENT_RULES: Mapping[str, frozenset[str]] = {
+    "crash-loop": frozenset({"host_events", "log_events"}), "false-positive-probe": frozenset({"host_events", "log_events"}),
+    "probe-misses-hang": frozenset({"log_events", "http_events"}), "probe-too-tight": frozenset({"watchdog_rules"}),
+    "restart-cascade": frozenset({"host_events", "log_events"}),
+}  # fmt: skip
 GHOST = "ghost-key-retry-loop"
 
 
@@ -60,6 +70,7 @@ def gap(of: Way, tables: str, says: str, perhaps: str = "") -> Gap:
 # --- what each collector must say ---
 
 AT_ONCE = "reads of /proc are answered at once or not at all"
+NOTHING = "nothing of its own is read from a live service"
 LOGS, REDIS = "log_events http_events log_files", "redis_servers redis_clients cache_keys"
 STACKS, GPU = "stack_frames stack_locals stack_dumps", "gpu_devices gpu_processes"
 WAYS: Mapping[str, Mapping[str, tuple[Gap, ...] | str]] = {
@@ -108,6 +119,8 @@ WAYS: Mapping[str, Mapping[str, tuple[Gap, ...] | str]] = {
         "timeout": (gap(broken_ways.log_that_blocks, LOGS, "is not a file; check --log"),),
         "garbage": (gap(broken_ways.strange_names, "", ""),),
     },
+    "events": dict.fromkeys(KINDS, NOTHING),
+    "lookups": dict.fromkeys(KINDS, NOTHING),
     "redis": {
         "denied": (gap(broken_ways.redis_wants_a_password, REDIS, "wants .*password; set LLMDIAG_REDIS_URL"),),
         "vanished": (gap(broken_ways.redis_killed, REDIS, "cannot be reached.*is it running"),),
@@ -188,12 +201,15 @@ def test_every_collector_is_broken_in_every_way() -> None:
     assert all(tuple(kinds) == KINDS for kinds in WAYS.values())
 
 
-def of_patient(judged: Mapping[str, str], *, redis_read: bool) -> dict[str, str]:
-    """Without the rules on cached values, of which it is only seen that they are open just when the cache was not read."""
+def of_patient(judged: Mapping[str, str], gaps: Mapping[str, Mapping[str, str]], *, redis_read: bool) -> dict[str, str]:
+    """Without the rules on cached values, which are open just when the cache was not read, and those on what is handed in, which always are."""
     about_cache = {rule: verdict for rule, verdict in judged.items() if rule in CACHE_RULES}
-    assert set(judged) <= RULES | CACHE_RULES
+    assert set(judged) <= RULES | CACHE_RULES | HANDED_IN_RULES | EVENT_RULES.keys()
+    gone = {table for tables in gaps.values() for table in tables}
+    assert {rule: judged.get(rule) for rule in EVENT_RULES} == {rule: "inconclusive" if needs & gone else "not matched" for rule, needs in EVENT_RULES.items()}
+    assert {judged.get(rule) for rule in HANDED_IN_RULES} == {"inconclusive"}
     assert {verdict == "inconclusive" for verdict in about_cache.values()} <= {not redis_read}, about_cache
-    return {rule: verdict for rule, verdict in judged.items() if rule not in CACHE_RULES}
+    return {rule: verdict for rule, verdict in judged.items() if rule in RULES}
 
 
 @pytest.mark.parametrize("way", ALL_WAYS, ids=lambda way: way.name)
@@ -205,7 +221,7 @@ def test_which_rules_can_still_be_judged(world: World, way: Way) -> None:
     judged |= {item["rule"]: "inconclusive" for item in found["inconclusive"]}
     judged |= {item["rule"]: "not matched" for item in found["ruled_out"]}
     others = {rule: "inconclusive" for rule in way.still_open} | {rule: "likely" for rule in way.likely}
-    assert of_patient(judged, redis_read=not {"redis"} & set(open_tables(found))) == {rule: "not matched" for rule in RULES} | others | {GHOST: way.ghost}
+    assert of_patient(judged, open_tables(found), redis_read=not {"redis"} & set(open_tables(found))) == {rule: "not matched" for rule in RULES} | others | {GHOST: way.ghost}
     missing = {item["signal"] for rule in (*found["findings"], *found["inconclusive"]) if rule["rule"] == GHOST for item in rule["missing"]}
     assert missing == (way.missing if way.ghost != "not matched" else set())
     assert said.code == {"matched": 1, "inconclusive": 3, "clear": 0}[found["verdict"]]
@@ -244,6 +260,7 @@ GARBAGE_OPENS: Mapping[str, tuple[str, frozenset[str]]] = {
     "sockets": ("confirmed", frozenset({"service-silent"})),
     "metrics": ("confirmed", frozenset({"cpu-spin", "service-silent"})),
     "logs": ("confirmed", frozenset()),
+    "lookups": ("confirmed", frozenset()),
     "redis": ("likely", frozenset()),
     "host": ("confirmed", frozenset()),
     "gpu": ("confirmed", frozenset()),
@@ -262,7 +279,7 @@ def test_garbage_in_a_bundle_is_a_gap(world: World, module: Collector) -> None:
     judged = {result.rule: result.verdict.value for result in (*diagnosis.findings, *diagnosis.inconclusive, *diagnosis.ruled_out)}
     ghost, still_open = GARBAGE_OPENS[module.NAME]
     wanted = {rule: "not matched" for rule in RULES} | {rule: "inconclusive" for rule in still_open} | {GHOST: ghost}
-    assert of_patient(judged, redis_read=module.NAME != "redis") == wanted
+    assert of_patient(judged, open_tables(found), redis_read=module.NAME != "redis") == wanted
 
 
 def spoil(bundle: Path, folder: Path, collector: str) -> int:

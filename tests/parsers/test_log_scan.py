@@ -1,0 +1,122 @@
+"""The search over blocks: every line that matches, its number, and memory that does not grow with lines or files."""
+
+import io
+import re
+import tracemalloc
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diag.parsers import log_scan
+
+PATTERN = log_scan.compiled((b"needle", b'"[A-Z]{3,8} [^"\\n]*" \\d\\d\\d'))
+PIECES = st.sampled_from([b"needle", b"hay", b"\n", b"\n", b"\r\n", b"\r", b"\x00", b"\xff", b"\xc2", b"\x85", b"\xe2\x96\x88", b"\x1b[1;36m", b"(", b") ", b'"GET /x" 200', b"nee", b"dle", b" "])
+TEXTS = st.lists(PIECES, max_size=60).map(b"".join)
+
+
+def numbered(data: bytes) -> list[tuple[int, bytes]]:
+    return list(enumerate(io.BytesIO(data), 1))
+
+
+def found(stream: BinaryIO, block_bytes: int) -> tuple[list[tuple[int, bytes]], int, int, bytes]:
+    hits, lines, size, whole = [], 0, 0, b""
+    for block in log_scan.blocks(stream, PATTERN, block_bytes=block_bytes):
+        assert block.first == lines + 1
+        hits += [(hit.number, block.data[hit.begin : hit.end]) for hit in block.hits]
+        lines, size, whole = lines + block.lines, size + block.size, whole + block.data
+    return hits, lines, size, whole
+
+
+@given(TEXTS, st.integers(1, 40))
+@settings(max_examples=400, deadline=None)
+def test_all_matching_lines_and_no_other(data: bytes, block_bytes: int) -> None:
+    hits, lines, size, whole = found(io.BytesIO(data), block_bytes)
+    wanted = [(number, line) for number, line in numbered(data) if PATTERN.search(line)]
+    assert (hits, lines, size, whole) == (wanted, len(numbered(data)), len(data), data)
+
+
+@pytest.mark.parametrize("where", [0, 1, 63, 64, 65, 127, 128, 129])
+def test_a_border_of_a_block_in_every_place_of_a_line(where: int) -> None:
+    data = b"x" * where + b"\n" + b"here is a needle\n" + b"y" * 200 + b"\nneedle without an end"
+    hits, lines, _, _ = found(io.BytesIO(data), 128)
+    assert [number for number, line in hits if b"needle" in line] == [2, 4]
+    assert lines == 4
+
+
+def test_a_control_character_hides_no_word_and_a_colour_costs_nothing() -> None:
+    lines = [b"nee\x00dle", b"nee\x1b[0mdle", b"nee\xc2\x9bdle", b"\x1b[1;36m(EngineCore pid=1)\x1b[0;0m hay", b"hay", b"\x7f", b"a\x7f"]
+    hits, _, _, _ = found(io.BytesIO(b"\n".join(lines)), 1 << 20)
+    assert [number for number, _ in hits] == [1, 2, 3, 7]
+
+
+class Endless(io.RawIOBase):
+    """So many bytes of one line, made when they are read."""
+
+    def __init__(self, size: int, tail: bytes) -> None:
+        self.left, self.tail = size, tail
+
+    def read(self, size: int = -1) -> bytes:
+        part = min(size, self.left)
+        self.left -= part
+        if part:
+            return b"x" * part
+        tail, self.tail = self.tail, b""
+        return tail
+
+
+def test_a_line_of_three_hundred_megabytes() -> None:
+    stream = Endless(300 << 20, b"\nneedle\n")
+    tracemalloc.start()
+    hits, lines, size, _ = found(stream, 1 << 20)  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (lines, size) == (2, (300 << 20) + 8)
+    assert [number for number, _ in hits] == [1, 2]
+    assert log_scan.LINE_BYTES < len(hits[0][1]) < 2 << 20
+    assert peak < 8 << 20, f"{peak >> 20} MiB"
+
+
+def test_memory_does_not_grow_with_the_file() -> None:
+    class Lines(io.RawIOBase):
+        left = 200 << 20
+
+        def read(self, size: int = -1) -> bytes:
+            part = min(size, self.left)
+            self.left -= part
+            return (b"hay and more hay that nobody wants to read, forty bytes and some\n" * (part // 64 + 1))[:part]
+
+    tracemalloc.start()
+    lines = sum(block.lines for block in log_scan.blocks(Lines(), PATTERN, block_bytes=1 << 20))  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert lines > 3_000_000
+    assert peak < 16 << 20, f"{peak >> 20} MiB"
+
+
+def test_nothing_waits_when_the_reader_leaves_early() -> None:
+    import threading
+
+    def workers() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("log-scan")]
+
+    blocks = log_scan.blocks(io.BytesIO(b"needle\n" * 100_000), PATTERN, block_bytes=1 << 12)
+    next(blocks)
+    assert workers()
+    blocks.close()  # type: ignore[attr-defined]
+    assert workers() == []
+
+
+def test_no_pattern_reaches_over_a_line_end() -> None:
+    from diag.parsers import engine_scan, journal_scan
+
+    for alternative in (*engine_scan.alternatives(), *engine_scan.OTHERS, *journal_scan.TEXT, *journal_scan.JSON):
+        assert not re.search(rb"\\n(?![)\"\]])|\\s(?!\?)|\(\?s", alternative), alternative
+
+
+def test_no_text_of_an_event_has_a_bracket_where_a_colour_may_stand() -> None:
+    """CONTROL takes no notice of control characters behind a closing bracket."""
+    from diag.parsers.engine_log import EVENTS
+
+    assert [text for _, texts, _ in EVENTS for text in texts if ")" in text[:-1]] == []
