@@ -12,7 +12,7 @@ from diag.demos.steps import DemoFailed, Settings, Step
 
 RULE = "prefix-block-mismatch"
 NEEDS = ("torch", "aiohttp")
-HINT = "pip install 'llmdiag[demo]' torch brings what this demo needs"
+HINT = "pip install 'llmdiag[demo,torch]' brings what this demo needs"
 COMPARISON = "demo-incident.json"
 FORMAT = "pt"
 KEEP = 400

@@ -26,35 +26,32 @@ def starts(lines: Iterable[Line]) -> list[Start]:
 def _of_file(lines: Sequence[Line]) -> list[Start]:
     found: list[Start] = []
     going: Start | None = None
+    ended = False
     for line in lines:
         if line.event in OF_AN_END:
-            going = None
-        elif going is None or _is_new(going, line):
-            if not _opens(line, going):
-                continue
-            going = Start([line])
-            found.append(going)
-            _note(going, line)
-        else:
+            ended = True
+        elif going is None or _is_new(going, line, ended):
+            if going is not None or _opens(line):
+                going, ended = Start([line]), False
+                found.append(going)
+                _note(going, line)
+        elif going.ready is None:
             going.lines.append(line)
             _note(going, line)
     return found
 
 
-def _opens(line: Line, before: Start | None) -> bool:
-    """Can a start begin with this line? After one that is ready, only with the first words of a process or an engine."""
-    if before is not None or line.event == "startup":
-        return FIRST.search(line.message) is not None or ENGINE_FIRST.search(line.message) is not None
-    return line.event in OPENS
+def _opens(line: Line) -> bool:
+    """Can the first start of a log begin with this line?"""
+    return line.event in OPENS or FIRST.search(line.message) is not None
 
 
-def _is_new(going: Start, line: Line) -> bool:
+def _is_new(going: Start, line: Line, ended: bool) -> bool:
+    """The first words of a process once more; those of an engine, where the start before is over."""
     if FIRST.search(line.message) is not None:
-        further = any(item.event in FURTHER for item in going.lines)
+        further = ended or any(item.event in FURTHER for item in going.lines)
         return further or between_s(going.first.ts, line.ts) > SAME_HEAD_S
-    if going.ready is not None:
-        return ENGINE_FIRST.search(line.message) is not None
-    return False
+    return (ended or going.ready is not None) and ENGINE_FIRST.search(line.message) is not None
 
 
 def _note(going: Start, line: Line) -> None:

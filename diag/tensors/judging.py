@@ -191,7 +191,7 @@ class Judge:
         are there at all. What is left from earlier is alike by chance only, or because it is all zero.
         """
         tensor = good.tensor
-        if tensor.direction == "output" or not any(_settled(*pair) < _common_tokens(*pair) for pair in spans):
+        if tensor.direction != "input" or not any(_settled(*pair) < _common_tokens(*pair) for pair in spans):
             return True
         key = (tensor.rank, tensor.step)
         if key not in self._written:
@@ -204,7 +204,7 @@ class Judge:
         where = good.tensor.rank, good.tensor.step
         caches = (pair for pair in self.pairs if (pair.good.rank, pair.good.step) == where and pair.good.role in KV_ROLES)
         for pair in islice(caches, FIRST_CACHES):
-            if pair.good.direction == "output" or min(pair.good.offset, pair.bad.offset) < 0:
+            if pair.good.direction != "input" or min(pair.good.offset, pair.bad.offset) < 0:
                 continue
             for one, other in zip(parts(pair.good), parts(pair.bad), strict=False):
                 ours, theirs = cut(one, self.good.of(pair.good), self.how), cut(other, self.bad.of(pair.bad), self.how)

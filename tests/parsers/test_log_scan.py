@@ -51,47 +51,48 @@ def test_a_control_character_hides_no_word_and_a_colour_costs_nothing() -> None:
     assert [number for number, _ in hits] == [1, 2, 3, 7]
 
 
-class Endless(io.RawIOBase):
-    """So many bytes of one line, made when they are read."""
+class Made(io.RawIOBase):
+    """A file that is made while it is read: the same bytes over and over, then some others."""
 
-    def __init__(self, size: int, tail: bytes) -> None:
-        self.left, self.tail = size, tail
+    def __init__(self, unit: bytes, size: int, tail: bytes = b"") -> None:
+        self.many, self.left, self.tail = unit * (1 + (1 << 20) // len(unit)), size, tail
 
-    def read(self, size: int = -1) -> bytes:
-        part = min(size, self.left)
-        self.left -= part
-        if part:
-            return b"x" * part
-        tail, self.tail = self.tail, b""
-        return tail
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        part = self.many[: min(len(buffer), self.left, len(self.many))]
+        self.left -= len(part)
+        if not part:
+            part, self.tail = self.tail[: len(buffer)], self.tail[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def measured(raw: Made) -> tuple[list[tuple[int, int]], int, int, int]:
+    """(number, length) of each hit, lines, bytes, and how much memory it took at most."""
+    hits, lines, size = [], 0, 0
+    tracemalloc.start()
+    for block in log_scan.blocks(io.BufferedReader(raw), PATTERN, block_bytes=1 << 20):
+        hits += [(hit.number, hit.end - hit.begin) for hit in block.hits]
+        lines, size = lines + block.lines, size + block.size
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return hits, lines, size, peak
 
 
 def test_a_line_of_three_hundred_megabytes() -> None:
-    stream = Endless(300 << 20, b"\nneedle\n")
-    tracemalloc.start()
-    hits, lines, size, _ = found(stream, 1 << 20)  # type: ignore[arg-type]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    hits, lines, size, peak = measured(Made(b"x", 300 << 20, b"\nneedle\n"))
     assert (lines, size) == (2, (300 << 20) + 8)
     assert [number for number, _ in hits] == [1, 2]
-    assert log_scan.LINE_BYTES < len(hits[0][1]) < 2 << 20
+    assert log_scan.LINE_BYTES < hits[0][1] < 2 << 20
     assert peak < 8 << 20, f"{peak >> 20} MiB"
 
 
 def test_memory_does_not_grow_with_the_file() -> None:
-    class Lines(io.RawIOBase):
-        left = 200 << 20
-
-        def read(self, size: int = -1) -> bytes:
-            part = min(size, self.left)
-            self.left -= part
-            return (b"hay and more hay that nobody wants to read, forty bytes and some\n" * (part // 64 + 1))[:part]
-
-    tracemalloc.start()
-    lines = sum(block.lines for block in log_scan.blocks(Lines(), PATTERN, block_bytes=1 << 20))  # type: ignore[arg-type]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    hits, lines, _, peak = measured(Made(b"hay and more hay that nobody wants to read, sixty-four bytes...\n", 200 << 20, b"needle"))
     assert lines > 3_000_000
+    assert [number for number, _ in hits] == [lines]
     assert peak < 16 << 20, f"{peak >> 20} MiB"
 
 
