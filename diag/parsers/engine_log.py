@@ -37,7 +37,7 @@ EVENTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("kv_size", ("KV cache size: ", "Available KV cache memory", "KV Cache is allocated", "Memory pool end.", "# GPU blocks: ", "max_total_num_tokens="), ""),
     ("compile", ("for vLLM's torch.compile", "Dynamo bytecode transform time", "Compiling a graph for ", "Starting torch.compile"), ""),
     ("compile", ("Directly load the compiled graph", "Directly load AOT compilation", "torch.compile takes ", "profiling/warmup run took"), ""),
-    ("graph_capture", ("Graph capturing finished", "Capture cuda graph", "CUDA graph begin", "CUDA graph end"), ""),
+    ("graph_capture", ("Graph capturing finished", "Capture cuda graph", "Capture npu graph", "Capture cpu graph", "CUDA graph begin", "CUDA graph end"), ""),
     ("engine_ready", ("init engine (profile, create kv cache",), r"took"),
     ("engine_ready", ("Engine startup timings (s):",), ""),
     ("ready", ("Application startup complete", "The server is fired up and ready to roll"), ""),

@@ -26,8 +26,11 @@ AHEAD = 3
 """Blocks that are searched or wait while one is worked on."""
 MEMORY_BYTES = 64 << 20
 """For the automaton of a pattern: a hundred alternatives do not fit into the 8 MiB it gets by itself."""
-# after `)` and at the beginning of a line stand the colours of vLLM's writers, which split no word of a pattern
-CONTROL = rb"[^\n)](?:[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f])"
+# at the beginning of a line, and between `)` and a blank, stand the colours of vLLM's writers, which split no word of a pattern
+CONTROL = (
+    rb"[^\n)](?:[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f])"
+    rb"|\)(?:[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]|\x1b(?:[^\[\n]|\[[0-9;]*(?:[^0-9;m\n]|m[^ \n])))"
+)
 
 
 class Hit(NamedTuple):

@@ -96,12 +96,12 @@ def explain(wrong: Sequence[Wrong], results: Sequence[Result], search: Search) -
     twins: list[Twins] = []
     for tensor, blocks in tensors:
         try:
-            found, rest, same = _exact(tensor, blocks, search)
+            found, left, same = _exact(tensor, blocks, search)
         except ReadError as error:
             search.unread.append(("donor", Unread(tensor.bad.tensor.source, str(error))))
             continue
         matches |= found
-        rests |= rest
+        rests |= left
         twins += same
     agreed = _agreed(tensors, matches)
     agreed |= _near(tensors, {key for _, blocks in tensors for key in blocks} - agreed.keys(), search)

@@ -17,7 +17,8 @@ from diag.tensors.pairing import Lone, Pair
 from diag.tensors.placement import NOWHERE, Placements
 from diag.tensors.result import Result, Side
 from diag.tensors.suffix import Suffixes
-from diag.tensors.verdicts import CLOSE, DEFAULT_LIMITS, Judged, Limits, Verdict, judge
+from diag.tensors.summary import shown, summaries, told
+from diag.tensors.verdicts import CLOSE, DEFAULT_LIMITS, Judged, Limits, judge
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,7 +126,7 @@ class Judge:
             self.said["only the rows of the tokens that both runs computed are compared: one of them took the others from its cache"] += 1
             good, bad = both
         if good.shape != bad.shape:
-            detail = f"{_shape(good.shape)} in the good run, {_shape(bad.shape)} in the bad one"
+            detail = f"{shown(good.shape)} in the good run, {shown(bad.shape)} in the bad one"
             return self._result(good, good, bad, Judged("shape-mismatch", detail=detail), None)
         found = measure_pair(good, bad, row_elements=_row_elements(good))
         rows = found.rows if len(found.rows) else None
@@ -268,38 +269,8 @@ class Judge:
         """Only the figures that the dumps tell: equal ones prove little, other ones do."""
         self.said["figures only: the dump holds no content, and equal figures do not prove equal content (dump tensors, not statistics)"] += 1
         self._ord += 1
-        verdict, detail = _summaries(good, bad, self.limits)
-        return Result(good.name, good.rank, good.step, good.layer, good.role, good.op, good.direction, None, None, self._ord - 1, _told(good), _told(bad), verdict, detail=detail)
-
-
-def _summaries(good: Tensor, bad: Tensor, limits: Limits) -> tuple[Verdict, str | None]:
-    """By figures that both dumps tell; a difference beyond rounding is one of content."""
-    if good.shape != bad.shape:
-        return "shape-mismatch", f"{_shape(good.shape)} in the good run, {_shape(bad.shape)} in the bad one"
-    if good.dtype != bad.dtype:
-        return "dtype-mismatch", f"{good.dtype} in the good run, {bad.dtype} in the bad one"
-    ours, theirs = dict(good.summary), dict(bad.summary)
-    scale = max((abs(ours[name]) for name in ("min", "max") if math.isfinite(ours.get(name, math.nan))), default=0.0)
-    worst, where = 0.0, ""
-    for name in ours.keys() & theirs.keys():
-        a, b = ours[name], theirs[name]
-        if math.isfinite(a) != math.isfinite(b):
-            return ("nan", f"{name} is {b} in the bad run, {a} in the good one")
-        unit = abs(a) if name == "norm" else scale
-        apart = abs(a - b) / unit if a != b and unit and math.isfinite(a) else float(a != b and math.isfinite(a))
-        worst, where = max((worst, where), (apart, name))
-    if worst == 0.0:
-        return "same", None
-    if worst <= limits.close(good.dtype):
-        return "close", None
-    return "different", f"{where} {theirs[where]:.6g} against {ours[where]:.6g}, by the dump's own figures"
-
-
-def _told(tensor: Tensor) -> Side:
-    """A side with the figures that the dump itself tells."""
-    told = dict(tensor.summary)
-    figures = Figures(math.prod(tensor.shape), 0, 0, 0, told.get("min"), told.get("max"), told.get("mean"), told.get("std"), told.get("norm"))
-    return Side(tensor.dtype, tensor.shape, figures if told else None)
+        verdict, detail = summaries(good, bad, self.limits)
+        return Result(good.name, good.rank, good.step, good.layer, good.role, good.op, good.direction, None, None, self._ord - 1, told(good), told(bad), verdict, detail=detail)
 
 
 def _is_unused(good: Cut, span: Span, segment: Segment) -> bool:
@@ -349,7 +320,3 @@ def _row_elements(tensor: Tensor) -> int | None:
 def _side(tensor: Tensor, figures: Figures | None, span: Span | None) -> Side:
     shape = tensor.shape if span is None else (span.tokens, *tensor.shape[2:])
     return Side(tensor.dtype, shape, figures, None if span is None else span.physical)
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "a scalar"

@@ -87,7 +87,7 @@ def logs(draw: st.DrawFn) -> bytes:
 
 
 @given(logs())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_logs_made_to_differ(data: bytes) -> None:
     assert_same(data, blocks=(40, 333))
 

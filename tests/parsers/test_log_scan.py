@@ -46,9 +46,9 @@ def test_a_border_of_a_block_in_every_place_of_a_line(where: int) -> None:
 
 
 def test_a_control_character_hides_no_word_and_a_colour_costs_nothing() -> None:
-    lines = [b"nee\x00dle", b"nee\x1b[0mdle", b"nee\xc2\x9bdle", b"\x1b[1;36m(EngineCore pid=1)\x1b[0;0m hay", b"hay", b"\x7f", b"a\x7f"]
+    lines = [b"nee\x00dle", b"nee\x1b[0mdle", b"nee\xc2\x9bdle", b"\x1b[1;36m(EngineCore pid=1)\x1b[0;0m hay", b"hay", b"\x7f", b"a\x7f", b"(s)\x1b[0m:", b"(s)\x00 x", b"x)\x1b[0m"]
     hits, _, _, _ = found(io.BytesIO(b"\n".join(lines)), 1 << 20)
-    assert [number for number, _ in hits] == [1, 2, 3, 7]
+    assert [number for number, _ in hits] == [1, 2, 3, 7, 8, 9]
 
 
 class Made(io.RawIOBase):
@@ -117,7 +117,7 @@ def test_no_pattern_reaches_over_a_line_end() -> None:
 
 
 def test_no_text_of_an_event_has_a_bracket_where_a_colour_may_stand() -> None:
-    """CONTROL takes no notice of control characters behind a closing bracket."""
+    """CONTROL takes no notice of a colour between a closing bracket and a blank."""
     from diag.parsers.engine_log import EVENTS
 
-    assert [text for _, texts, _ in EVENTS for text in texts if ")" in text[:-1]] == []
+    assert [text for _, texts, _ in EVENTS for text in texts if ") " in text[:-1]] == []

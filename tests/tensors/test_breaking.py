@@ -339,7 +339,7 @@ def test_names_of_any_bytes_are_shown_harmless_and_stay_in_the_document(tmp_path
     for name in ("good", "bad"):
         (tmp_path / name).mkdir()
         for stem in NAMES:
-            with open(os.fsencode(tmp_path / name) + b"/" + stem + b".npy", "wb") as file:
+            with (tmp_path / name / os.fsdecode(stem + b".npy")).open("wb") as file:
                 np.save(file, RNG.standard_normal(40))
         settled(tmp_path / name)
     said = cli.run("compare-dumps", "good", "bad", "-o", "c.json", cwd=tmp_path)
