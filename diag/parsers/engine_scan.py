@@ -69,10 +69,12 @@ def _block(log: Log, block: Block, texts: Texts) -> Iterator[Row]:
     """Hits, the lines a traceback needs, and the times in between."""
     data, place, number = block.data, 0, block.first
     for hit in block.hits:
-        place, number = yield from _fed(log, data, place, number, hit.begin, texts)
+        if log.open:
+            place, number = yield from _fed(log, data, place, number, hit.begin, texts)
         found = texts(data[hit.begin : hit.end])
         if place < hit.begin:
-            _first_time(log, data, place, hit.begin, texts)
+            if log.now is None:
+                _first_time(log, data, place, hit.begin, texts)
             if _needs_time(found):
                 _last_time(log, data, place, hit.begin, texts)
         for text in found:

@@ -10,9 +10,10 @@ A stop gets an initiator where exactly one suspect is there: a command that name
 else a unit of a timer that was running at that moment, else a cron job within ten seconds. Otherwise it stays unknown.
 """
 
+import bisect
 import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from diag.parsers import kernel_log
@@ -66,7 +67,6 @@ BEFORE_S = 120.0
 NEAR_S = 10.0
 HELPER_S = 900.0
 """A unit that runs longer is a service of its own, not a check that came and went."""
-MAX_HELPERS = 4_000
 
 
 @dataclass
@@ -233,8 +233,6 @@ class Journal:
         if entry.ts is not None:
             self._open[unit] = run = _Run(unit, entry.ts, activating=op == "starting")
             self._runs.append(run)
-            if len(self._runs) > MAX_HELPERS:
-                del self._runs[: MAX_HELPERS // 2]
 
     def _ended(self, unit: str, ts: datetime.datetime | None) -> None:
         run = self._open.pop(unit, None)
@@ -308,11 +306,13 @@ class Journal:
     def _attribute(self) -> None:
         """Who asked for each stop, and with that for the exit and the start that follow it."""
         going: dict[str, str | None] = {}
+        runs = sorted(self._runs, key=_begin)
+        asked = sorted((item for item in self._asked if item.ts is not None), key=_when)
         for event in self.events:
             if event.unit is None:
                 continue
             if event.kind == "killing" and event.initiator is None:
-                event.initiator = going[event.unit] = self._suspect(event)
+                event.initiator = going[event.unit] = None if event.ts is None else _suspect(event, event.ts, runs, asked)
             elif event.kind in ("stop", "exit", "start") and event.initiator is None:
                 event.initiator = going.get(event.unit)
             elif event.kind == "restart" and event.initiator == SYSTEMD:
@@ -320,24 +320,33 @@ class Journal:
             if event.kind == "start":
                 going.pop(event.unit, None)
 
-    def _suspect(self, stop: Event) -> str | None:
-        if stop.ts is None:
-            return None
-        before = [(asked, (stop.ts - asked.ts).total_seconds()) for asked in self._asked if asked.ts is not None]
-        named = [asked for asked, ago in before if asked.unit == stop.unit and -1.0 <= ago <= BEFORE_S]
-        if named:
-            return named[-1].initiator
-        helpers = {run.unit for run in self._runs if run.unit != stop.unit and _covers(run, stop.ts)}
-        if len(helpers) == 1:
-            return next(iter(helpers))
-        near = {asked.initiator for asked, ago in before if asked.unit is None and -1.0 <= ago <= NEAR_S}
-        return next(iter(near)) if len(near) == 1 and not helpers else None
+
+def _begin(run: _Run) -> datetime.datetime:
+    return run.begin
+
+
+def _when(asked: _Asked) -> datetime.datetime:
+    return asked.ts or datetime.datetime.min
+
+
+def _suspect(stop: Event, ts: datetime.datetime, runs: Sequence[_Run], asked: Sequence[_Asked]) -> str | None:
+    """Who asked for a stop; None = nobody, or more than one could have. `runs` and `asked` in order of time."""
+    soon = ts + datetime.timedelta(seconds=1)
+    first = bisect.bisect_left(asked, ts - datetime.timedelta(seconds=BEFORE_S), key=_when)
+    before = asked[first : bisect.bisect_right(asked, soon, key=_when)]
+    named = [item for item in before if item.unit == stop.unit]
+    if named:
+        return named[-1].initiator
+    first = bisect.bisect_left(runs, ts - datetime.timedelta(seconds=HELPER_S), key=_begin)
+    helpers = {run.unit for run in runs[first : bisect.bisect_right(runs, ts, key=_begin)] if run.unit != stop.unit and _covers(run, ts)}
+    if len(helpers) == 1:
+        return next(iter(helpers))
+    near = {item.initiator for item in before if item.unit is None and (ts - _when(item)).total_seconds() <= NEAR_S}
+    return next(iter(near)) if len(near) == 1 and not helpers else None
 
 
 def _covers(run: _Run, moment: datetime.datetime) -> bool:
     """Was this a check that had begun and ended again around that moment?"""
-    if run.begin > moment or (moment - run.begin).total_seconds() > HELPER_S:
-        return False
     if run.end is None:
         return run.activating
     return run.end >= moment and (run.end - run.begin).total_seconds() <= HELPER_S

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import re2
 
 BLOCK_BYTES = 4 << 20
 LINE_BYTES = 64 << 10
 """Of a longer line only this much is kept."""
 THREADS = 2
+LINE_END = 10
 AHEAD = 3
 """Blocks that are searched or wait while one is worked on."""
 MEMORY_BYTES = 64 << 20
@@ -138,7 +140,7 @@ def _search(data: bytes, pattern: Any) -> _Found:
     number = place = 0
     long = iter(_long_lines(data))
     next_long = next(long, None)
-    search = pattern.search
+    search, ends = pattern.search, np.frombuffer(data, np.uint8) == LINE_END
     while place < len(data):
         match = search(data, place)
         found = len(data) if match is None else match.start()
@@ -149,10 +151,10 @@ def _search(data: bytes, pattern: Any) -> _Found:
         if begin == len(data):
             break
         end = data.find(b"\n", found) + 1 or len(data)
-        number += data.count(b"\n", place, begin)
+        number += int(np.count_nonzero(ends[place:begin]))
         hits.append(Hit(number, begin, end))
         number, place = number + 1, end
-    return number + data.count(b"\n", place) + (place < len(data) and not data.endswith(b"\n")), hits
+    return number + int(np.count_nonzero(ends[place:])) + (place < len(data) and not data.endswith(b"\n")), hits
 
 
 def _long_lines(data: bytes) -> Iterator[int]:

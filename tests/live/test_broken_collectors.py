@@ -121,6 +121,8 @@ WAYS: Mapping[str, Mapping[str, tuple[Gap, ...] | str]] = {
     },
     "events": dict.fromkeys(KINDS, NOTHING),
     "lookups": dict.fromkeys(KINDS, NOTHING),
+    "repro": dict.fromkeys(KINDS, NOTHING),
+    "tensors": dict.fromkeys(KINDS, NOTHING),
     "redis": {
         "denied": (gap(broken_ways.redis_wants_a_password, REDIS, "wants .*password; set LLMDIAG_REDIS_URL"),),
         "vanished": (gap(broken_ways.redis_killed, REDIS, "cannot be reached.*is it running"),),
@@ -188,10 +190,10 @@ def take(world: World, way: Way) -> Snapshot:
 
 
 def open_tables(found: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Collector -> table that is not collected -> why."""
+    """Collector -> table that could not be collected -> why. What no snapshot collects is no gap of it."""
     gaps: dict[str, dict[str, str]] = {}
     for item in found["collected"]:
-        if item["status"] != "ok":
+        if item["status"] not in ("ok", "skipped"):
             gaps.setdefault(item["collector"], {})[item["table_name"]] = item["reason"]
     return gaps
 
@@ -260,7 +262,10 @@ GARBAGE_OPENS: Mapping[str, tuple[str, frozenset[str]]] = {
     "sockets": ("confirmed", frozenset({"service-silent"})),
     "metrics": ("confirmed", frozenset({"cpu-spin", "service-silent"})),
     "logs": ("confirmed", frozenset()),
+    "events": ("confirmed", frozenset()),
     "lookups": ("confirmed", frozenset()),
+    "repro": ("confirmed", frozenset()),
+    "tensors": ("confirmed", frozenset()),
     "redis": ("likely", frozenset()),
     "host": ("confirmed", frozenset()),
     "gpu": ("confirmed", frozenset()),

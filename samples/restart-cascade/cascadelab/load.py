@@ -1,6 +1,7 @@
 """Who wants something of the engine: a batch job with long requests, and now and then a person."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ from cascadelab.clock import Clock
 from cascadelab.engine import MODEL
 
 BATCH_IP, PERSONS_IP = "127.0.0.21", "127.0.0.31"
-BATCH_CLIENTS, BATCH_FROM_S = 4, 240.0
+BATCH_CLIENTS = 4
+BATCHES_S = ((240.0, 4100.0), (9000.0, 14_400.0))
+"""Two jobs, from and to. At its end a job gives up what it waits for."""
 LONG_TOKENS = (4000, 8000)
 """At 8 tokens/s eight to seventeen minutes."""
 PATIENCE_S = 60.0
@@ -27,11 +30,13 @@ def begin(clock: Clock, url: str, *, seed: int, batch: bool, busy_flag: Path | N
 
 async def _batch(clock: Clock, url: str, chance: random.Random, number: int) -> None:
     """One long request after the other, tried again when it fails."""
-    await clock.sleep_until(BATCH_FROM_S + 5.0 * number)
-    async with _session(BATCH_IP, None) as session:
-        while True:
-            status = await _ask(session, url, chance.randint(*LONG_TOKENS), "a long document " * 100)
-            await clock.sleep(chance.uniform(5, 40) if status == 200 else chance.uniform(2, 8) if status is not None else chance.uniform(15, 30))
+    for begin_s, end_s in BATCHES_S:
+        await clock.sleep_until(begin_s + 5.0 * number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(clock.real_s(end_s - clock.now_s)), _session(BATCH_IP, None) as session:
+                while True:
+                    status = await _ask(session, url, chance.randint(*LONG_TOKENS), "a long document " * 100)
+                    await clock.sleep(chance.uniform(5, 40) if status == 200 else chance.uniform(2, 8) if status is not None else chance.uniform(15, 30))
 
 
 async def _person(clock: Clock, url: str, chance: random.Random) -> None:

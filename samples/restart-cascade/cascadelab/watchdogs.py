@@ -32,8 +32,8 @@ class Rule:
 RULES = (
     Rule("chat-watchdog", "chat", 300, 45, 5, 0, "a chat request"),
     Rule("error-counter", "count", 600, 30, 4, 240, "500s in the engine's log"),
-    Rule("models-watchdog", "models", 900, 30, 1, 480, "GET /v1/models"),
-    Rule("health-watchdog", "health", 1800, 30, 1, 660, "GET /health"),
+    Rule("models-watchdog", "models", 900, 30, 1, 420, "GET /v1/models"),
+    Rule("health-watchdog", "health", 1800, 30, 1, 480, "GET /health"),
 )
 
 
