@@ -20,6 +20,8 @@ from diag.tensors.cutting import How
 from diag.tensors.dump import Tensor
 from diag.tensors.layouts import atb_roles
 from diag.tensors.result import Comparison
+from diag.tensors.summary import summaries
+from diag.tensors.verdicts import DEFAULT_LIMITS
 from tests.cache import cli
 from tests.tensors.world import (
     BLOCK,
@@ -390,3 +392,11 @@ def test_a_damaged_document_is_refused_by_name(tmp_path: Path, change: Callable[
 def test_a_document_without_pairs_was_not_looked_at(tmp_path: Path) -> None:
     rows = parsed(tmp_path / "c.json", json.dumps({**document(tmp_path / "w"), "pairs": []}))
     assert {(table, row["status"]) for table, row in rows} == {("collected", "failed")}
+
+
+def test_nan_where_the_good_run_has_infinity_is_told_by_figures_alone() -> None:
+    def known(largest: float) -> Tensor:
+        return Tensor("x", "float16", (4,), Path("x"), offset=-1, summary=(("max", largest), ("min", 0.0)))
+
+    assert summaries(known(float("inf")), known(float("nan")), DEFAULT_LIMITS) == ("nan", "max is nan in the bad run, inf in the good one")
+    assert summaries(known(float("nan")), known(float("nan")), DEFAULT_LIMITS) == ("same", None)
