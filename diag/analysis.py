@@ -9,8 +9,12 @@ from diag import __version__, engine, evidence
 from diag.collectors import Collector
 from diag.evidence import Evidence, Extras
 from diag.model import Diagnosis
+from diag.recovery.markers import STAGES
+from diag.report import recovery
 from diag.rules import Rule
 from diag.sources import Dates, Source, sources_of
+
+MAX_RECOVERIES = 1000
 
 
 def analyse(paths: Sequence[Path], rules: Sequence[Rule], extras: Extras | None = None, dates: Dates | None = None) -> list[Diagnosis]:
@@ -65,14 +69,22 @@ def subject_of(loaded: Evidence, rules: Sequence[Rule], paths: Sequence[Path]) -
         "dropped": [name for m in manifests for name in m.dropped],
         "unrecognised": [name for source in loaded.sources for name in source.unknown],
         "interrupted": any(m.finished_at is None for m in manifests),
+        **_recoveries(loaded),
     }
+
+
+def _recoveries(loaded: Evidence) -> dict[str, object]:
+    """Bars of the recoveries, where there are some, for a full report."""
+    found, _ = loaded.rows("SELECT * FROM recoveries ORDER BY begun_ts, incident", "recoveries", MAX_RECOVERIES)
+    stages, _ = loaded.rows("SELECT * FROM recovery_stages", "recoveries", MAX_RECOVERIES * len(STAGES))
+    return {"recoveries": recovery.told(found, stages)} if found else {}
 
 
 def _one(group: Sequence[Source], rules: Sequence[Rule], collectors: Sequence[Collector], extras: Extras, paths: Sequence[Path]) -> Diagnosis:
     loaded = evidence.load(group, collectors, extras)
     subject = subject_of(loaded, rules, paths)
     pid = subject["pid"]
-    context = {"bundle": str(paths[0]), **({} if pid is None else {"pid": str(pid)})}
+    context: engine.Context = {"bundle": str(paths[0]), "evidence": tuple(map(str, paths)), **({} if pid is None else {"pid": str(pid)})}
     return engine.diagnose(loaded, rules, context, subject)
 
 

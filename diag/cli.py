@@ -16,6 +16,7 @@ from diag.cli_cache import restore_cache, scan_cache
 from diag.cli_demo import demo
 from diag.cli_health import EXEC_PROBE, health
 from diag.cli_query import query, schema
+from diag.cli_recovery import recovery
 from diag.cli_repro import repro_prefix
 from diag.cli_rules import rules_group
 from diag.cli_snapshot import snapshot
@@ -24,7 +25,7 @@ from diag.errors import BadInput, LlmdiagError
 
 ERROR = 2
 INTERRUPTED = 130
-COMMANDS = (snapshot, analyze, report, query, schema, rules_group, demo, scan_cache, restore_cache, compare_dumps, repro_prefix, health)
+COMMANDS = (snapshot, analyze, report, query, schema, rules_group, demo, scan_cache, restore_cache, compare_dumps, repro_prefix, health, recovery)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -38,6 +39,7 @@ def cli() -> None:
     llmdiag report PATH       a runbook report to attach to a ticket
     llmdiag scan-cache        find ghost keys in Redis or Valkey
     llmdiag health URL        is an engine stuck, or only busy
+    llmdiag recovery PATH...  where the time of a recovery went
     """
     try:
         Path.cwd()

@@ -1,8 +1,12 @@
 """What went wrong before a recovery, who saw it first, and how much later a probe did."""
 
+import itertools
 import re
+import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from diag.recovery.records import Event, Life, Line, Time
 from diag.restarts.records import between_s, later
@@ -22,11 +26,13 @@ SAYS = {
     "heartbeat-lost": "the heartbeat was lost", "engine-died": "the engine died", "stuck": "it stopped making progress", "external-stop": "it was stopped from outside",
     "start": "a start; no end is seen before it", "unknown": "why it ended is not told",
 }  # fmt: skip
+ASKS = ("restart", "killing", "stop")
 LOOK_BACK_S = 3600.0
 SAME_MOMENT_S = 2.0
 GOES_ON_S = 15.0
 """An engine that makes progress this much later was not dead."""
-SILENT_S = 30.0
+SILENT_S, MISSED, LONGEST_INTERVAL_S = 30.0, 2.5, 60.0
+"""Without progress for so long, and so many times longer than the statistics usually are apart."""
 RUNNING = re.compile(r"Running: (\d+)|#running-req: (\d+)")
 WAITING = re.compile(r"Waiting: (\d+)|#queue-req: (\d+)")
 RATES = re.compile(r"throughput(?: \(token/s\))?: ([\d.]+)")
@@ -68,33 +74,45 @@ def fault_of(life: Life, since: Time | None, events: Sequence[Event], lines: Seq
     begin = later(end, -LOOK_BACK_S) if since is None else max(since, later(end, -LOOK_BACK_S))
     progress = progress_at(lines)
     latest = max(moment for moment in (end, life.died_at if life.how == "self" else None, life.restarted_at if life.how != "external" else None) if moment is not None)
-    signs = [sign for sign in (*_events(events), *_lines(lines)) if begin <= sign.ts <= latest and not _goes_on(sign.ts, progress, end)]
+    signs = [sign for sign in (*_events([event for event in events if _same(event, life)]), *_lines(lines)) if begin <= sign.ts <= latest and not _goes_on(sign.ts, progress, end)]
     if life.how == "external":
         signs = [sign for sign in signs if sign.ts < later(end, -SAME_MOMENT_S)]  # what comes with the signal, or after it, is its consequence
-    if not signs and (stuck := _stuck(lines, begin, end, progress)) is not None:
-        signs = [stuck]
-    probe = _probe(events, min((sign.ts for sign in signs), default=end), life.restarted_at or end)
+    if not signs and life.how == "self" and life.died_at is not None:
+        signs = [Sign(life.died_at, "engine-died", "supervisor", life.source)]
+    stuck = _stuck(lines, begin, min((sign.ts for sign in signs), default=end), progress)
+    earliest = min([*signs, *([stuck] if stuck is not None else [])], key=lambda sign: sign.ts, default=None)
+    probe = _of(_probe(events, end if earliest is None else earliest.ts, life.restarted_at or end))
+    if earliest is None:
+        cause = "external-stop" if life.how == "external" else "unknown"
+        return Fault(cause, None, None, life.source, _told(cause, life), command, by, *probe)
+    cause = _cause(signs)
+    return Fault(cause, earliest.ts, earliest.by, earliest.source, _told(cause, life, earliest), command, by, *probe)
+
+
+def _cause(signs: Sequence[Sign]) -> str:
+    """Of the first signs the one that says most; silence before them is how it began, and no cause."""
     if not signs:
-        cause = "external-stop" if life.how == "external" else "engine-died" if life.how == "self" else "unknown"
-        first = life.died_at if cause == "engine-died" else None
-        return Fault(cause, first, "supervisor" if first is not None else None, life.source, _told(cause, life), command, by, *_of(probe))
-    first_sign = min(signs, key=lambda sign: sign.ts)
-    near = [sign for sign in signs if between_s(first_sign.ts, sign.ts) <= SAME_MOMENT_S]
-    cause = min((sign.cause for sign in near), key=lambda cause: RANK.index(cause))
-    return Fault(cause, first_sign.ts, first_sign.by, first_sign.source, _told(cause, life, first_sign), command, by, *_of(probe))
+        return "stuck"
+    first = min(sign.ts for sign in signs)
+    return min((sign.cause for sign in signs if between_s(first, sign.ts) <= SAME_MOMENT_S), key=RANK.index)
 
 
 def command_of(life: Life, events: Sequence[Event]) -> tuple[Time | None, str | None]:
-    """When somebody, or a supervisor, decided to restart it, and who; the signal, else the start itself."""
+    """When somebody, or a supervisor, decided to restart it, and who; the signal, else the start where a journal tells of it.
+
+    A start that only its own log shows says nothing: interpreters and imports run for a while before the first line.
+    """
     if life.killed_at is not None:
-        return life.killed_at, life.initiator
+        near = [event for event in events if event.kind in ASKS and _same(event, life) and abs(between_s(event.ts, life.killed_at)) <= SAME_MOMENT_S]
+        return life.killed_at, life.initiator or next((event.initiator for event in near if event.initiator is not None), None)
     low, high = life.ended_at, life.restarted_at
-    if low is not None and high is not None:
-        asked = [event for event in events if event.kind in ("restart", "killing", "stop") and low <= event.ts <= high and _same(event, life)]
-        if asked:
-            first = min(asked, key=lambda event: event.ts)
-            return first.ts, first.initiator or life.initiator
-    return high, life.initiator
+    if low is None or high is None:
+        return None, life.initiator
+    asked = [event for event in events if event.kind in (*ASKS, "start") and low <= event.ts <= high and _same(event, life)]
+    if not asked:
+        return None, life.initiator
+    first = min(asked, key=lambda event: event.ts)
+    return first.ts, first.initiator or life.initiator
 
 
 def progress_at(lines: Iterable[Line]) -> list[Time]:
@@ -102,6 +120,7 @@ def progress_at(lines: Iterable[Line]) -> list[Time]:
     return sorted(line.ts for line in lines if line.event == "engine_stats" and works(line.message))
 
 
+@lru_cache(maxsize=1 << 15)
 def works(message: str) -> bool:
     """Does a line of statistics tell of tokens?"""
     tokens = NEW_TOKENS.search(message)
@@ -133,7 +152,8 @@ def _lines(lines: Iterable[Line]) -> Iterable[Sign]:
 
 
 def _goes_on(moment: Time, progress: Sequence[Time], end: Time) -> bool:
-    return any(GOES_ON_S < between_s(moment, at) and at <= end for at in progress)
+    last = bisect_right(progress, end) - 1
+    return last >= 0 and between_s(moment, progress[last]) > GOES_ON_S
 
 
 def _stuck(lines: Sequence[Line], begin: Time, end: Time, progress: Sequence[Time]) -> Sign | None:
@@ -143,9 +163,15 @@ def _stuck(lines: Sequence[Line], begin: Time, end: Time, progress: Sequence[Tim
         return None
     before = [moment for moment in progress if begin <= moment <= end]
     at = before[-1] if before else stats[0].ts
-    if between_s(at, end) <= SILENT_S:
+    if between_s(at, end) <= max(SILENT_S, MISSED * _interval_s(stats)):
         return None
     return Sign(at, "stuck", "last progress in the engine log", stats[-1].source, stats[-1].message)
+
+
+def _interval_s(stats: Sequence[Line]) -> float:
+    """How often it writes statistics."""
+    gaps = [between_s(first.ts, second.ts) for first, second in itertools.pairwise(stats) if second.ts > first.ts]
+    return min(statistics.median(gaps), LONGEST_INTERVAL_S) if gaps else 0.0
 
 
 def _probe(events: Iterable[Event], since: Time, until: Time) -> Event | None:

@@ -30,6 +30,7 @@ class _Read:
                 self._mark(line, marker, seconds)
             for stage, seconds in summed(line.message).items():
                 self._state(line, stage, "total", seconds)
+                self.moments["api_up", "begin"].append(line)
 
     def _mark(self, line: Line, marker: Marker, seconds: float | None) -> None:
         if marker.engine == "sglang":
@@ -142,7 +143,8 @@ def _kv_pool(read: _Read, compiled: Stage, graphs: Stage) -> Stage:
 
 def _api_up(read: _Read) -> Stage:
     end = read.start.api or read.start.ready
-    built = [line for stage, whats in ((INIT, ("took",)), ("graphs", ("took", "end")), ("kv_pool", ("end",))) if (line := read.last(stage, *whats)) is not None]
+    marks = ((INIT, ("took",)), ("graphs", ("took", "end")), ("kv_pool", ("end",)), *((("api_up", ("begin",)),) if read.engine == "sglang" else ()))
+    built = [line for stage, whats in marks if (line := read.last(stage, *whats)) is not None]
     begin = max(built, key=lambda line: line.ts) if built else read.first("api_up", "begin")
     return _between("api_up", begin, end, "it never said that its API is up" if end is None else NOT_SEEN)
 

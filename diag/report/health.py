@@ -41,7 +41,10 @@ def _engine(engine: EngineState) -> dict[str, object]:
         "engine": engine.engine, "state": engine.state, "reason": engine.reason, "running": _rounded(engine.running), "waiting": _rounded(engine.waiting),
         "tokens_per_s": _rounded(engine.tokens_per_s), "steps_per_s": _rounded(engine.steps_per_s),
         "flat_s": _rounded(engine.flat_s), "budget_s": _rounded(engine.budget_s),
-        "witnesses": {name: {"before": _finite(before), "after": _finite(after)} for name, (before, after) in engine.witnesses.items()},
+        "witnesses": {
+            name: {"before": _finite(before), "after": _finite(after), **({"highest": _finite(engine.peaks[name])} if name in engine.peaks else {})}
+            for name, (before, after) in engine.witnesses.items()
+        },
     }  # fmt: skip
 
 
@@ -75,11 +78,19 @@ def details(item: Checked) -> Iterator[str]:
         yield f"  question: {item.asked}"
     for engine in item.verdict.engines:
         whose = "" if engine.engine is None else f"engine {engine.engine}: "
-        told = sorted(((name, *pair) for name, pair in engine.witnesses.items() if any(pair)), key=lambda witness: witness[1] == witness[2])
-        for name, before, after in told[:WITNESSES]:
-            yield f"  {whose}{name} {before:g}" + (" (did not move)" if before == after else f" -> {after:g}")
+        told = [(name, *pair) for name, pair in engine.witnesses.items() if any(pair) or name in engine.peaks]
+        for name, before, after in sorted(told, key=lambda witness: witness[1] == witness[2] and witness[0] not in engine.peaks)[:WITNESSES]:
+            yield f"  {whose}{name} {_movement(before, after, engine.peaks.get(name))}"
     for note in item.notes:
         yield f"  note: {note}"
+
+
+def _movement(before: float, after: float, peak: float | None) -> str:
+    """What became of a witness. `peak`: what it reached in between, where that was higher."""
+    said = f"{before:.12g}" if before == after else f"{before:.12g} -> {after:.12g}"
+    if peak is not None:
+        return f"{said} (reached {peak:.12g})"
+    return f"{said} (did not move)" if before == after else said
 
 
 def closing(checked: Sequence[Checked]) -> str:

@@ -51,6 +51,8 @@ def render(diagnosis: Diagnosis, max_chars: int = MAX_CHARS) -> str:
     """Diagnosis -> Markdown of at most 60,000 characters; what had to be left out is said at the end."""
     body = [_part("finding", diagnosis, result, number) for number, result in enumerate(diagnosis.findings, 1)]
     missing, ruled_out = words.missing(diagnosis), words.ruled_out(diagnosis)
+    told = words.names(diagnosis, "recoveries")
+    body += [_part("recoveries", _fenced(told, "text", 0))] if told else []
     for name, found in (("still_open", diagnosis.inconclusive), ("missing", missing), ("ruled_out", ruled_out)):
         body += [_part(name, found)] if found else []
     head = _part("head", *words.headline(diagnosis), words.origin(diagnosis), words.notes(diagnosis))

@@ -45,6 +45,8 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[Text]:
             held = [sentence for sentence in words.because(result) if sentence.mark == "+"]
             lines += [line for sentence in held for line in _sentence(sentence, width)]
         lines.append(Text())
+    if told := words.names(diagnosis, "recoveries"):
+        lines += [_title("Where the time of recoveries went"), *_told(told, width), Text()]
     lines += _section("Ruled out", [f"{rule}: {why}" for rule, why in words.ruled_out(diagnosis)], width)
     lines += _missing(diagnosis, width)
     gaps = [f"{name}: {why}" for name, why in words.collectors(diagnosis)[2]]
@@ -99,6 +101,14 @@ def _runbook_line(raw: str, width: int) -> list[Text]:
     first, *rest = wrapped(inert(body[len(marker) :], MAX_SENTENCE_CHARS), width - 4 - blanks - len(marker))
     indent = " " * (4 + blanks)
     return [Text(f"{indent}{marker}{first}"), *(Text(f"{indent}{' ' * len(marker)}{part}") for part in rest)]
+
+
+def _told(told: Sequence[str], width: int) -> list[Text]:
+    """Lines of a chart; where there is no room for its bars, without any."""
+    if max(map(len, told)) <= width:
+        return [Text(line) for line in told]
+    bare = [line.rstrip("#").rstrip() for line in told]
+    return [Text(" " * (len(line) - len(line.lstrip())) + part) for line in bare for part in wrapped(line.lstrip(), width - 2)]
 
 
 def _missing(diagnosis: Diagnosis, width: int) -> list[Text]:

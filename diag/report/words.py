@@ -206,7 +206,7 @@ def hint_for(diagnosis: Diagnosis, table: str) -> str:
     """The exact command that collects a table on this target."""
     pid = diagnosis.subject.get("pid")
     template = diagnosis.collect_hints.get(table) or diagnosis.collect_hints.get(table.split(".")[0]) or "llmdiag snapshot {pid}"
-    bundle = str(diagnosis.subject.get("path") or "BUNDLE")
+    bundle = next(iter(shlex.split(str(diagnosis.subject.get("path") or ""))), "BUNDLE")
     run = template.replace("{pid}", "PID" if pid is None else shlex.quote(str(pid))).replace("{bundle}", shlex.quote(bundle))
     return completed(run, "" if _left_out(diagnosis) else _not_read(diagnosis, table))
 
@@ -306,7 +306,7 @@ def notes(diagnosis: Diagnosis) -> list[str]:
 
 
 def names(diagnosis: Diagnosis, what: str) -> list[str]:
-    """File names under `dropped` or `unrecognised` of the subject."""
+    """File names under `dropped` or `unrecognised` of the subject, lines under `recoveries`."""
     found = diagnosis.subject.get(what)
     return [str(name) for name in found] if isinstance(found, list | tuple) else []
 
