@@ -26,12 +26,12 @@ from pathlib import Path
 import aiohttp
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cascadelab import load, watchdogs
-from cascadelab.clock import Clock
-from cascadelab.guard import Guard
+from cascadelab import guard, load, watchdogs
+from cascadelab.clock import Clock, Log
 from cascadelab.supervisor import Place, Supervisor
 
-MAP = "events-map.toml"
+MAP, ROUNDS = "events-map.toml", "rounds.jsonl"
+"""Beside the logs: how to read them, and what `llmdiag health` said in each of its rounds."""
 LEAST_SCALE, MOST_SCALE = 1.0, 100.0
 """Beyond, the shortest timeout would be less than 0.3 real seconds."""
 LOAD_S, SLOTS = 215.0, 2
@@ -40,43 +40,53 @@ LOAD_S, SLOTS = 215.0, 2
 async def run(options: argparse.Namespace) -> None:
     """Until the hours are over, or SIGTERM or SIGINT."""
     hours_s = options.hours * 3600
-    # the lab's calendar ends where the real one begins: no log is from the future
-    clock = Clock(options.scale, time.monotonic(), time.time() - hours_s)
     logs: Path = options.logs
     logs.mkdir(parents=True, exist_ok=True)
     ledger = options.ledger or logs.with_name(f"{logs.name}-ledger.jsonl")
+    # its calendar ends where the real one begins: no log is from the future
+    clock = Clock.begin(options.scale, time.time() - hours_s, ledger.with_suffix(".clock"))
     supervisor = Supervisor(clock, Place(logs, ledger, ledger.with_suffix(".beat")), slots=SLOTS, load_s=LOAD_S)
     flag = ledger.with_suffix(".busy")
-    flag.unlink(missing_ok=True)
+    for old in (flag, ledger, logs.parent / ROUNDS):
+        old.unlink(missing_ok=True)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    ticking = asyncio.create_task(clock.tick())
     await supervisor.start()
     tasks: list[asyncio.Task[None]] = []
     try:
         await _ready(supervisor.url)
+        told = watchdogs.events_map() if options.health is None else guard.events_map()
+        (logs.parent / MAP).write_text(told, encoding="utf-8")
         if options.health is None:
-            (logs.parent / MAP).write_text(watchdogs.events_map(), encoding="utf-8")
             tasks += watchdogs.watch(clock, supervisor, logs, flag)
         else:
-            tasks.append(asyncio.create_task(Guard(shlex.split(options.health), clock, supervisor, logs).run()))
+            own, record = Log(logs / guard.LOG, clock), Log(logs.parent / ROUNDS, clock)
+            tasks.append(asyncio.create_task(guard.Guard(shlex.split(options.health), clock, supervisor, own, record).run()))
         tasks += load.begin(clock, supervisor.url, seed=options.seed, batch=not options.no_batch, busy_flag=flag if options.busy_flag else None)
         if options.hang_at is not None:
             tasks.append(asyncio.create_task(_hang(clock, supervisor, options.hang_at)))
         _tell(options.ready_fd, {"port": supervisor.port, "pid": os.getpid(), "engine": supervisor.pid, "logs": str(logs)})
-        over = [asyncio.create_task(stop.wait()), asyncio.create_task(clock.sleep_until(hours_s))]
-        done, _ = await asyncio.wait([*over, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        while not any(task in done for task in over):
+        over = [asyncio.create_task(_wished(stop)), asyncio.create_task(clock.sleep_until(hours_s))]
+        tasks += over
+        while not any(task.done() for task in over):
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # what failed ends the lab
                 tasks.remove(task)
-            done, _ = await asyncio.wait([*over, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        tasks += over
     finally:
+        ticking.cancel()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await supervisor.close()
+        for suffix in (".clock", ".beat", ".busy"):
+            ledger.with_suffix(suffix).unlink(missing_ok=True)
+
+
+async def _wished(stop: asyncio.Event) -> None:
+    await stop.wait()
 
 
 async def _hang(clock: Clock, supervisor: Supervisor, second: float) -> None:
@@ -124,6 +134,8 @@ def main() -> None:
     options = parser.parse_args()
     if not LEAST_SCALE <= options.scale <= MOST_SCALE:
         parser.error(f"--scale: {LEAST_SCALE:.0f} to {MOST_SCALE:.0f}")
+    if options.logs.exists() and any(options.logs.iterdir()):
+        parser.error(f"{options.logs} is not empty: two runs in one log would be nobody's afternoon")
     asyncio.run(run(options))
 
 

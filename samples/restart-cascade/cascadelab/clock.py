@@ -1,39 +1,81 @@
-"""The lab's clock: runs `scale` times as fast as the real one, the same in all of its processes.
+"""The lab's clock: runs up to `scale` times as fast as the real one, the same in all of its processes.
 
-Everything that the lab writes carries its time, so that its logs read like hours. Periods, timeouts and load times are
-lab seconds; whoever waits, waits `real_s` of them.
+Everything that the lab writes carries its time, so that its logs read like hours. It stands still while a process of the
+lab does not get to run: on a busy machine an afternoon takes longer, and nothing else happens in it. Periods, timeouts
+and load times are lab seconds.
 """
 
 import asyncio
+import contextlib
 import datetime
+import mmap
+import struct
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
+
+SECOND = struct.Struct("=d")
+TOLD, FOLLOWED = 0, SECOND.size
+"""Where in the shared page the lab second stands, and the one that the engine has seen."""
+TICK_S, MOST_TICK_S = 0.01, 0.04
+"""Real seconds between two ticks, and how many of them count at most."""
+LAG_S = 10.0
+"""Lab seconds that the engine may be behind."""
+PATIENCE_S = 10.0
+"""Real seconds after which the clock goes on without an engine that does not follow."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Clock:
-    """`began_s`: the monotonic second of the start (one for all processes of a machine); `epoch_s`: what the lab's calendar says then."""
+    """`page`: a small file that all processes map. `epoch_s`: what the lab's calendar says at second 0."""
 
     scale: float
-    began_s: float
     epoch_s: float
+    page: Path
+    shared: mmap.mmap
+
+    @classmethod
+    def begin(cls, scale: float, epoch_s: float, page: Path) -> "Clock":
+        """A new one, at second 0."""
+        page.write_bytes(bytes(2 * SECOND.size))
+        return cls.of(f"{scale!r}:{epoch_s!r}:{page}")
 
     @classmethod
     def of(cls, text: str) -> "Clock":
         """From the text that a parent process hands over."""
-        return cls(*(float(part) for part in text.split(":")))
+        scale, epoch_s, page = text.split(":", 2)
+        with Path(page).open("r+b") as file:
+            return cls(float(scale), float(epoch_s), Path(page), mmap.mmap(file.fileno(), 2 * SECOND.size))
 
     def __str__(self) -> str:
-        return f"{self.scale!r}:{self.began_s!r}:{self.epoch_s!r}"
+        return f"{self.scale!r}:{self.epoch_s!r}:{self.page}"
 
     @property
     def now_s(self) -> float:
         """Lab seconds since the start."""
-        return (time.monotonic() - self.began_s) * self.scale
+        return self._get(TOLD)
 
-    def real_s(self, seconds: float) -> float:
-        return seconds / self.scale
+    def follow(self) -> None:
+        """Said by the engine, again and again: it has seen what time it is."""
+        SECOND.pack_into(self.shared, FOLLOWED, self.now_s)
+
+    async def tick(self) -> None:
+        """Makes the time go on; one task of one process."""
+        last_s = held_s = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S)
+            real_s = time.monotonic()
+            if self.now_s - self._get(FOLLOWED) <= LAG_S or real_s - held_s > PATIENCE_S:
+                SECOND.pack_into(self.shared, TOLD, self.now_s + min(real_s - last_s, MOST_TICK_S) * self.scale)
+                held_s = real_s if self.now_s - self._get(FOLLOWED) <= LAG_S else held_s
+            last_s = real_s
+
+    def _get(self, place: int) -> float:
+        return float(SECOND.unpack_from(self.shared, place)[0])
 
     def at(self, second: float) -> datetime.datetime:
         """A lab second as a date, UTC."""
@@ -44,10 +86,26 @@ class Clock:
         return stamp_of(self.at(self.now_s))
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, self.real_s(seconds)))
+        await self.sleep_until(self.now_s + seconds)
 
     async def sleep_until(self, second: float) -> None:
-        await self.sleep(second - self.now_s)
+        while (left_s := second - self.now_s) > 0:
+            await asyncio.sleep(max(0.002, left_s / self.scale))
+
+    async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives. Raises TimeoutError, and cancels it, after so many lab seconds."""
+        task, patience = asyncio.ensure_future(work), asyncio.ensure_future(self.sleep(seconds))
+        try:
+            await asyncio.wait({task, patience}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise TimeoutError
+            return task.result()
+        finally:
+            patience.cancel()
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
 
 def stamp_of(moment: datetime.datetime) -> str:

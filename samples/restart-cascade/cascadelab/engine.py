@@ -9,127 +9,24 @@ server goes on.
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 import time
-from collections import deque
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
 from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from cascadelab.batch import GONE, METRICS, MODEL, Engine, Request, ShutDown
 from cascadelab.clock import Clock, Log
 
-MODEL = "toy-27b"
-TOKENS_PER_S = 8.0
-"""Of one request, whatever else runs."""
-KV_TOKENS = 40_000
-TICK_S = 0.02
-"""Real seconds between two looks at the batch."""
+TICK_S, FOLLOW_S = 0.02, 0.005
+"""Real seconds between two looks at the batch, and at the clock."""
 STATS_EVERY_S, LINGER_S = 10.0, 20.0
-GONE = "cannot schedule new futures after shutdown"
-
-METRICS = """\
-# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
-# TYPE process_start_time_seconds gauge
-process_start_time_seconds {started}
-# HELP vllm:num_requests_running Number of requests in model execution batches.
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{{engine="0",model_name="{model}"}} {running}
-# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
-# TYPE vllm:num_requests_waiting gauge
-vllm:num_requests_waiting{{engine="0",model_name="{model}"}} {waiting}
-# HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
-# TYPE vllm:kv_cache_usage_perc gauge
-vllm:kv_cache_usage_perc{{engine="0",model_name="{model}"}} {kv}
-# HELP vllm:prompt_tokens_total Number of prefill tokens processed.
-# TYPE vllm:prompt_tokens_total counter
-vllm:prompt_tokens_total{{engine="0",model_name="{model}"}} {prompt}
-# HELP vllm:generation_tokens_total Number of generation tokens processed.
-# TYPE vllm:generation_tokens_total counter
-vllm:generation_tokens_total{{engine="0",model_name="{model}"}} {generated}
-# HELP vllm:iteration_tokens_total Histogram of number of tokens per engine_step.
-# TYPE vllm:iteration_tokens_total histogram
-vllm:iteration_tokens_total_bucket{{engine="0",le="+Inf",model_name="{model}"}} {steps}
-vllm:iteration_tokens_total_count{{engine="0",model_name="{model}"}} {steps}
-vllm:iteration_tokens_total_sum{{engine="0",model_name="{model}"}} {tokens}
-# HELP vllm:request_success_total Count of successfully processed requests.
-# TYPE vllm:request_success_total counter
-vllm:request_success_total{{engine="0",finished_reason="stop",model_name="{model}"}} {answered}
-# HELP lab_posts_total Requests that wanted something generated.
-# TYPE lab_posts_total counter
-lab_posts_total {posts}
-"""
-
-
-class ShutDown(RuntimeError):
-    """What the executor says that prepares requests."""
-
-
-@dataclass(eq=False)
-class Request:
-    """One that runs or waits."""
-
-    prompt: int
-    wanted: int
-    done: "asyncio.Future[None]"
-    made: float = 0.0
-
-
-@dataclass
-class Engine:
-    """The batch, the queue and the counters."""
-
-    slots: int
-    waiting: deque[Request] = field(default_factory=deque)
-    running: list[Request] = field(default_factory=list)
-    hung: bool = False
-    prompt: int = 0
-    generated: float = 0.0
-    steps: float = 0.0
-    answered: int = 0
-
-    def step(self, seconds: float) -> None:
-        """What happens in so many lab seconds."""
-        if self.hung:
-            return
-        while self.waiting and len(self.running) < self.slots:
-            request = self.waiting.popleft()
-            self.prompt += request.prompt
-            self.running.append(request)
-        self.steps += TOKENS_PER_S * seconds if self.running else 0.0
-        for request in list(self.running):
-            more = min(TOKENS_PER_S * seconds, request.wanted - request.made)
-            request.made += more
-            self.generated += more
-            if request.made >= request.wanted:
-                self.running.remove(request)
-                self.answered += 1
-                if not request.done.done():
-                    request.done.set_result(None)
-
-    def drop(self, request: Request) -> None:
-        """Its client went away."""
-        if not self.hung:
-            with contextlib.suppress(ValueError):
-                self.running.remove(request)
-            with contextlib.suppress(ValueError):
-                self.waiting.remove(request)
-
-    def abort(self) -> int:
-        """All in flight fail; how many those were."""
-        lost = [request for request in (*self.running, *self.waiting) if not request.done.done()]
-        for request in lost:
-            request.done.set_exception(ShutDown(GONE))
-        return len(lost)
-
-    @property
-    def kv(self) -> float:
-        """Share of the KV cache that is taken."""
-        return min(1.0, sum(request.prompt + request.made for request in self.running) / KV_TOKENS)
+PR_SET_PDEATHSIG = 1
 
 
 class Server:
@@ -143,6 +40,7 @@ class Server:
         self.posts = 0
         self.closing = False
         self.stop = asyncio.Event()
+        self.lingering: asyncio.Task[None] | None = None
 
     # --- its log ---
 
@@ -163,6 +61,7 @@ class Server:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._interrupted)
+        following = asyncio.create_task(self._follow())
         await self._load()
         if self.stop.is_set():
             return
@@ -172,12 +71,12 @@ class Server:
         loop.add_signal_handler(signal.SIGTERM, self._shut_down)
         loop.add_signal_handler(signal.SIGUSR1, self._hang)
         self.uvicorn("Application startup complete.")
-        tasks = [asyncio.create_task(self._steps()), asyncio.create_task(self._stats())]
+        tasks = [following, asyncio.create_task(self._steps()), asyncio.create_task(self._stats())]
         await self.stop.wait()
         for task in tasks:
             task.cancel()
-        await runner.cleanup()
         self.uvicorn(f"Finished server process [{os.getpid()}]")
+        os._exit(0)  # at once: what an interpreter tidies up takes lab minutes on a busy machine
 
     async def _load(self) -> None:
         """Minutes in which nobody listens. The birth counts, not what this interpreter took to start."""
@@ -191,13 +90,22 @@ class Server:
             (load_s - 4, "init engine (profile, create kv cache, warmup model) took 9.10 s", "EngineCore", "core.py:402"),
         )  # fmt: skip
         for second, text, who, where in lines:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.stop.wait(), max(0.0, self.clock.real_s(born_s + second - self.clock.now_s)))
+            if await self._stopped_by(born_s + second):
                 return
             self.say(text, where=where, who=who)
         self.uvicorn(f"Started server process [{os.getpid()}]")
+        await self._stopped_by(born_s + load_s)
+
+    async def _stopped_by(self, second: float) -> bool:
+        """Was it interrupted before that lab second?"""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.stop.wait(), max(0.0, self.clock.real_s(born_s + load_s - self.clock.now_s)))
+            await self.clock.within(second - self.clock.now_s, self.stop.wait())
+        return self.stop.is_set()
+
+    async def _follow(self) -> None:
+        while True:
+            self.clock.follow()
+            await asyncio.sleep(FOLLOW_S)
 
     async def _listen(self, runner: web.AppRunner) -> None:
         """On the port that the supervisor chose; somebody's outgoing connection may hold it for a moment."""
@@ -225,7 +133,12 @@ class Server:
         if self.engine.hung:  # waits for a loop that does not turn
             return
         self.say("[shutdown] EngineCore: trigger received signal=SIGTERM", where="core.py:1454", who="EngineCore")
-        asyncio.get_running_loop().call_later(self.clock.real_s(LINGER_S), self.stop.set)
+        self.lingering = asyncio.create_task(self._linger())
+
+    async def _linger(self) -> None:
+        """The web server still accepts, though nothing can be prepared any more."""
+        await self.clock.sleep(LINGER_S)
+        self.stop.set()
 
     def _hang(self) -> None:
         self.engine.hung = True
@@ -327,6 +240,7 @@ def main() -> None:
     add("--slots", type=int, required=True)
     add("--log", type=Path, required=True)
     add("--heartbeat", type=Path, required=True)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # no engine without its supervisor
     asyncio.run(_served(parser.parse_args()))
 
 

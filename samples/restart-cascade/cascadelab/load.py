@@ -8,12 +8,12 @@ from pathlib import Path
 
 import aiohttp
 
+from cascadelab.batch import MODEL
 from cascadelab.clock import Clock
-from cascadelab.engine import MODEL
 
 BATCH_IP, PERSONS_IP = "127.0.0.21", "127.0.0.31"
 BATCH_CLIENTS = 4
-BATCHES_S = ((240.0, 4100.0), (9000.0, 14_400.0))
+BATCHES_S = ((240.0, 4100.0), (9240.0, 14_400.0))
 """Two jobs, from and to. At its end a job gives up what it waits for."""
 LONG_TOKENS = (4000, 8000)
 """At 8 tokens/s eight to seventeen minutes."""
@@ -33,21 +33,26 @@ async def _batch(clock: Clock, url: str, chance: random.Random, number: int) -> 
     for begin_s, end_s in BATCHES_S:
         await clock.sleep_until(begin_s + 5.0 * number)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(clock.real_s(end_s - clock.now_s)), _session(BATCH_IP, None) as session:
-                while True:
-                    status = await _ask(session, url, chance.randint(*LONG_TOKENS), "a long document " * 100)
-                    await clock.sleep(chance.uniform(5, 40) if status == 200 else chance.uniform(2, 8) if status is not None else chance.uniform(15, 30))
+            await clock.within(end_s - clock.now_s, _job(clock, url, chance))
+
+
+async def _job(clock: Clock, url: str, chance: random.Random) -> None:
+    async with _session(BATCH_IP) as session:
+        while True:
+            status = await _ask(session, url, chance.randint(*LONG_TOKENS), "a long document " * 100)
+            await clock.sleep(chance.uniform(5, 40) if status == 200 else chance.uniform(2, 8) if status is not None else chance.uniform(15, 30))
 
 
 async def _person(clock: Clock, url: str, chance: random.Random) -> None:
-    async with _session(PERSONS_IP, clock.real_s(PATIENCE_S)) as session:
+    async with _session(PERSONS_IP) as session:
         while True:
             await clock.sleep(chance.uniform(60, 240))
-            await _ask(session, url, chance.randint(8, 40), "a question")
+            with contextlib.suppress(TimeoutError):
+                await clock.within(PATIENCE_S, _ask(session, url, chance.randint(8, 40), "a question"))
 
 
-def _session(ip: str, timeout_s: float | None) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), connector=aiohttp.TCPConnector(local_addr=(ip, 0), force_close=True))
+def _session(ip: str) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(local_addr=(ip, 0), force_close=True))
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, tokens: int, text: str) -> int | None:
@@ -57,5 +62,5 @@ async def _ask(session: aiohttp.ClientSession, url: str, tokens: int, text: str)
         async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
             await answer.read()
             return answer.status
-    except (aiohttp.ClientError, OSError, TimeoutError):
+    except (aiohttp.ClientError, OSError):
         return None

@@ -12,10 +12,9 @@ from pathlib import Path
 from cascadelab.clock import Clock, Log
 
 UNIT = "vllm"
-STOP_S = 60.0
-"""Lab seconds an engine has to end before SIGKILL."""
-STOP_LEAST_REAL_S = 0.6
-ALIVE_S = 60.0
+STOP_S, UP_S = 150.0, 60.0
+"""Lab seconds an engine has to end before SIGKILL, and after which it counts as running."""
+BEAT_S = 200.0
 """Lab seconds after which a silent heartbeat is a hang: that is what the ledger calls not healthy."""
 
 
@@ -50,10 +49,16 @@ class Supervisor:
     def engine_log(self) -> Path:
         return self._place.logs / "vllm.log"
 
+    @property
+    def restarting(self) -> bool:
+        """Has somebody asked for a restart that is not done yet?"""
+        return self._lock.locked()
+
     async def start(self) -> None:
         """A new engine."""
         self._place.heartbeat.unlink(missing_ok=True)
         self._born_s = self._clock.now_s
+        self._clock.follow()  # in its place, until it does so itself
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, str(Path(__file__).with_name("engine.py")), "--port", str(self.port), "--clock", str(self._clock), "--born", str(self._born_s),
             "--load-s", str(self._load_s), "--slots", str(self._slots), "--log", str(self.engine_log), "--heartbeat", str(self._place.heartbeat),
@@ -75,10 +80,11 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(process.wait(), max(STOP_LEAST_REAL_S, self._clock.real_s(STOP_S)))
+                await self._clock.within(STOP_S, process.wait())
             except TimeoutError:
                 self._log.say(f"WARN killing '{UNIT}' ({process.pid}) with SIGKILL")
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
                 await process.wait()
             self._log.say(_stopped(process.returncode))
             await self.start()
@@ -98,11 +104,11 @@ class Supervisor:
 
     async def _look_after(self, process: asyncio.subprocess.Process) -> None:
         """Starts it again when it ends by itself."""
-        ended = asyncio.create_task(process.wait())
-        done, _ = await asyncio.wait([ended], timeout=self._clock.real_s(ALIVE_S))
-        if not done:
-            self._log.say(f"INFO success: {UNIT} entered RUNNING state, process has stayed up for > than {ALIVE_S:.0f} seconds (startsecs)")
-        code = await ended
+        with contextlib.suppress(TimeoutError):
+            await self._clock.within(UP_S, process.wait())
+        if process.returncode is None:
+            self._log.say(f"INFO success: {UNIT} entered RUNNING state, process has stayed up for > than {UP_S:.0f} seconds (startsecs)")
+        code = await process.wait()
         self._remember(None)
         self._log.say(f"WARN exited: {UNIT} ({_how(code)}; not expected)")
         await self.start()
@@ -119,7 +125,7 @@ class Supervisor:
             beat_s = float(self._place.heartbeat.read_text())
         except (FileNotFoundError, ValueError):
             return "loading"
-        return "working" if self._clock.now_s - beat_s <= ALIVE_S else "stuck"
+        return "working" if self._clock.now_s - beat_s <= BEAT_S else "stuck"
 
 
 def _stopped(code: int | None) -> str:

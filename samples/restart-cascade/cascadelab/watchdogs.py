@@ -8,8 +8,8 @@ from pathlib import Path
 
 import aiohttp
 
+from cascadelab.batch import MODEL
 from cascadelab.clock import Clock, Log, stamp_of
-from cascadelab.engine import MODEL
 from cascadelab.supervisor import UNIT, Supervisor
 
 WATCHERS_IP = "127.0.0.9"
@@ -31,9 +31,9 @@ class Rule:
 
 RULES = (
     Rule("chat-watchdog", "chat", 300, 45, 5, 0, "a chat request"),
-    Rule("error-counter", "count", 600, 30, 4, 240, "500s in the engine's log"),
-    Rule("models-watchdog", "models", 900, 30, 1, 420, "GET /v1/models"),
-    Rule("health-watchdog", "health", 1800, 30, 1, 480, "GET /health"),
+    Rule("error-counter", "count", 600, 60, 3, 240, "500s in the engine's log"),
+    Rule("models-watchdog", "models", 900, 90, 1, 420, "GET /v1/models"),
+    Rule("health-watchdog", "health", 1800, 90, 1, 480, "GET /health"),
 )
 
 
@@ -82,21 +82,23 @@ class Watchdog:
 
     async def _problem(self) -> str | None:
         """What was wrong with one answer; None = nothing."""
-        rule, url = self.rule, self.supervisor.url
-        timeout = aiohttp.ClientTimeout(total=self.clock.real_s(rule.timeout_s))
-        body = {"model": MODEL, "messages": [{"role": "user", "content": "ping"}], "max_tokens": 4}
-        method, path, json = ("POST", "/v1/chat/completions", body) if rule.kind == "chat" else ("GET", "/v1/models" if rule.kind == "models" else "/health", None)
         try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(local_addr=(WATCHERS_IP, 0))) as session,
-                session.request(method, url + path, json=json) as answer,
-            ):
-                await answer.read()
-                return None if answer.status == 200 else f"HTTP {answer.status}"
+            return await self.clock.within(self.rule.timeout_s, self._asked())
         except TimeoutError:
-            return f"no answer within {rule.timeout_s} s"
+            return f"no answer within {self.rule.timeout_s} s"
         except (aiohttp.ClientError, OSError):
             return "connection refused"
+
+    async def _asked(self) -> str | None:
+        rule, url = self.rule, self.supervisor.url
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "ping"}], "max_tokens": 4}
+        method, path, json = ("POST", "/v1/chat/completions", body) if rule.kind == "chat" else ("GET", "/v1/models" if rule.kind == "models" else "/health", None)
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(local_addr=(WATCHERS_IP, 0))) as session,
+            session.request(method, url + path, json=json) as answer,
+        ):
+            await answer.read()
+            return None if answer.status == 200 else f"HTTP {answer.status}"
 
     async def _count(self) -> None:
         """500s of the last period, without those before its own last restart was done."""
@@ -115,6 +117,9 @@ class Watchdog:
         self.since = self.clock.stamp()
 
     async def _restart(self, why: str) -> None:
+        if self.supervisor.restarting:
+            self.log.say(f"{self.rule.name}: {why}; a restart is under way already")
+            return
         self.log.say(f"{self.rule.name}: {why}, restarting {UNIT}")
         await self.supervisor.restart(self.rule.name)
 
