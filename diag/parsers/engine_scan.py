@@ -7,15 +7,16 @@ fed while a traceback is open, and what has no time of its own gets that of the 
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import re2
 
 from diag.model import Row
 from diag.parsers import engine_log, log_scan
-from diag.parsers.engine_log import EVENTS, TRACEBACK, Log, Origin
+from diag.parsers.engine_events import EVENTS
+from diag.parsers.engine_log import TRACEBACK, Log, Origin
 from diag.parsers.log_clock import Clock
-from diag.parsers.log_scan import BLOCK_BYTES, Block
+from diag.parsers.log_scan import BLOCK_BYTES, Block, Finder
 
 BROAD = frozenset({"orker", "equest", "version "})
 """Texts of EVENTS that stand in any log: there the regex beside them is searched for."""
@@ -24,7 +25,6 @@ OTHERS = (
     rb"[WEF]\d{4} \d\d:\d\d:\d\d",  # those of glog
     rb"Warning: ",
     rb'"[A-Z]{3,8} [^"\n]*" \d\d\d',  # requests
-    rb'\] "[A-Z]{3,8} ',
     re.escape(TRACEBACK).replace("\\ ", " ").encode(),
     rb'\{"log":[^\n]*[^\n)"]\\(?:u00|[/bf])',  # docker's JSON: an escape where it could split a word
     rb'"MESSAGE"\s?:\s?(?:\[|"[^\n]*[^\n)"]\\(?:u00|[/bf]))',  # the same in a journal's
@@ -36,9 +36,9 @@ Texts = Callable[[bytes], Sequence[str]]
 
 
 @lru_cache(maxsize=1)
-def pattern() -> Any:
+def finder() -> Finder:
     """Finds, in bytes, every line that `engine_log` can make anything of."""
-    return log_scan.compiled((*alternatives(), *OTHERS))
+    return log_scan.by_pattern((*alternatives(), *OTHERS))
 
 
 def alternatives() -> Iterator[bytes]:
@@ -58,7 +58,7 @@ def rows(
     `texts` takes lines apart that hold the engine's inside something else (a journal).
     """
     log = Log(origin, Clock(year, tz, origin.collected_at))
-    for block in log_scan.blocks(stream, pattern(), block_bytes=block_bytes):
+    for block in log_scan.blocks(stream, finder(), block_bytes=block_bytes):
         yield from _block(log, block, texts)
         log.lines += block.lines
         log.size += block.size

@@ -33,7 +33,7 @@ from diag.tables import HOST_EVENT_KINDS
 GROUPS = frozenset({"ts", "unit", "code", "pid", "detail", "initiator"})
 MAX_EVENTS, MAX_BYTES, REGEX_BYTES = 500, 1 << 20, 8 << 20
 MARK = re.compile(r"^\s*\[\[\s*event\s*\]\]\s*(?:#.*)?$", re.M)
-EXAMPLE = "see `llmdiag analyze --help`, or samples/README.md for an example"
+EXAMPLE = "README.md shows one, under Restarts"
 EPOCH = re.compile(r"^(?P<seconds>\d{9,10})(?P<fraction>\.\d+)?$|^(?P<millis>\d{13})$")
 STAMPS = (
     re.compile(

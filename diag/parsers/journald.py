@@ -10,15 +10,15 @@ A stop gets an initiator where exactly one suspect is there: a command that name
 else a unit of a timer that was running at that moment, else a cron job within ten seconds. Otherwise it stays unknown.
 """
 
-import bisect
 import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from diag.parsers import kernel_log
 from diag.parsers.event_rows import Event, Said, Watchdog, signal_of, span_s
 from diag.parsers.journald_entries import Entry
+from diag.parsers.stop_suspects import Asked, Run, begin_of, suspect, when
 
 WATCHDOG, STOP_TIMEOUT, START_LIMIT, SYSTEMD = "systemd (watchdog)", "systemd (stop timeout)", "systemd (start limit)", "systemd"
 IDS = {
@@ -63,30 +63,6 @@ KUBELET = re.compile(r'"(?P<what>Probe failed|Killing container with a grace per
 FIELD = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 KINDS_OF_VERB = {"stop": "killing", "kill": "killing", "delete": "killing", "start": "start"}
 """All other verbs are a restart."""
-BEFORE_S = 120.0
-NEAR_S = 10.0
-HELPER_S = 900.0
-"""A unit that runs longer is a service of its own, not a check that came and went."""
-
-
-@dataclass
-class _Asked:
-    """Somebody who could have asked for a stop."""
-
-    ts: datetime.datetime | None
-    initiator: str
-    unit: str | None
-    """Unit the command names; None = a job that says nothing of units."""
-
-
-@dataclass
-class _Run:
-    """A unit that was started; `end` None = still running."""
-
-    unit: str
-    begin: datetime.datetime
-    end: datetime.datetime | None = None
-    activating: bool = False
 
 
 @dataclass
@@ -97,14 +73,13 @@ class Journal:
     said: Said
     events: list[Event] = field(default_factory=list)
     watchdogs: dict[str, Watchdog] = field(default_factory=dict)
-    _asked: list[_Asked] = field(default_factory=list)
-    _runs: list[_Run] = field(default_factory=list)
-    _open: dict[str, _Run] = field(default_factory=dict)
+    _asked: list[Asked] = field(default_factory=list)
+    _runs: list[Run] = field(default_factory=list)
+    _open: dict[str, Run] = field(default_factory=dict)
     _due: dict[str, int] = field(default_factory=dict)
     """Unit -> number of the event `restart` that its counter may still complete."""
     _killer: dict[str, str] = field(default_factory=dict)
     _before: datetime.datetime | None = None
-    _boots: int = 0
 
     def entry(self, entry: Entry) -> None:
         """One message; most are of no interest."""
@@ -122,7 +97,6 @@ class Journal:
             case "systemd-coredump":
                 self._dumped(entry)
             case "journal":
-                self._boots += 1
                 self._add(entry, "restart", None, initiator="host boot")
             case _:
                 self._other(entry)
@@ -231,7 +205,7 @@ class Journal:
         self._due.pop(unit, None)
         self._add(entry, "start", unit)
         if entry.ts is not None:
-            self._open[unit] = run = _Run(unit, entry.ts, activating=op == "starting")
+            self._open[unit] = run = Run(unit, entry.ts, activating=op == "starting")
             self._runs.append(run)
 
     def _ended(self, unit: str, ts: datetime.datetime | None) -> None:
@@ -252,7 +226,7 @@ class Journal:
             verb, unit = (next((text for name, text in found.groupdict().items() if name.startswith(part) and text), "") for part in ("verb", "unit"))
             if found["unit"] and "." not in unit:
                 unit += ".service"
-            self._asked.append(_Asked(entry.ts, initiator, unit))
+            self._asked.append(Asked(entry.ts, initiator, unit))
             if pattern is SUDO:
                 self._add(entry, KINDS_OF_VERB.get(verb, "restart"), unit, initiator=initiator)
         elif pattern is SUDO and (kill := KILLS.search(command)) is not None:
@@ -260,7 +234,7 @@ class Journal:
             code = signal_of(kill["signal"]) if kill["signal"] else 15
             self._add(entry, "killing", None, initiator=initiator, pid=_number(pid), code=code)
         elif pattern is CRON:
-            self._asked.append(_Asked(entry.ts, initiator, None))
+            self._asked.append(Asked(entry.ts, initiator, None))
 
     def _kernel(self, entry: Entry) -> None:
         found = kernel_log.event(entry.message)
@@ -306,50 +280,19 @@ class Journal:
     def _attribute(self) -> None:
         """Who asked for each stop, and with that for the exit and the start that follow it."""
         going: dict[str, str | None] = {}
-        runs = sorted(self._runs, key=_begin)
-        asked = sorted((item for item in self._asked if item.ts is not None), key=_when)
+        runs = sorted(self._runs, key=begin_of)
+        asked = sorted((item for item in self._asked if item.ts is not None), key=when)
         for event in self.events:
             if event.unit is None:
                 continue
             if event.kind == "killing" and event.initiator is None:
-                event.initiator = going[event.unit] = None if event.ts is None else _suspect(event, event.ts, runs, asked)
+                event.initiator = going[event.unit] = None if event.ts is None else suspect(event, event.ts, runs, asked)
             elif event.kind in ("stop", "exit", "start") and event.initiator is None:
                 event.initiator = going.get(event.unit)
             elif event.kind == "restart" and event.initiator == SYSTEMD:
                 going[event.unit] = SYSTEMD
             if event.kind == "start":
                 going.pop(event.unit, None)
-
-
-def _begin(run: _Run) -> datetime.datetime:
-    return run.begin
-
-
-def _when(asked: _Asked) -> datetime.datetime:
-    return asked.ts or datetime.datetime.min
-
-
-def _suspect(stop: Event, ts: datetime.datetime, runs: Sequence[_Run], asked: Sequence[_Asked]) -> str | None:
-    """Who asked for a stop; None = nobody, or more than one could have. `runs` and `asked` in order of time."""
-    soon = ts + datetime.timedelta(seconds=1)
-    first = bisect.bisect_left(asked, ts - datetime.timedelta(seconds=BEFORE_S), key=_when)
-    before = asked[first : bisect.bisect_right(asked, soon, key=_when)]
-    named = [item for item in before if item.unit == stop.unit]
-    if named:
-        return named[-1].initiator
-    first = bisect.bisect_left(runs, ts - datetime.timedelta(seconds=HELPER_S), key=_begin)
-    helpers = {run.unit for run in runs[first : bisect.bisect_right(runs, ts, key=_begin)] if run.unit != stop.unit and _covers(run, ts)}
-    if len(helpers) == 1:
-        return next(iter(helpers))
-    near = {item.initiator for item in before if item.unit is None and (ts - _when(item)).total_seconds() <= NEAR_S}
-    return next(iter(near)) if len(near) == 1 and not helpers else None
-
-
-def _covers(run: _Run, moment: datetime.datetime) -> bool:
-    """Was this a check that had begun and ended again around that moment?"""
-    if run.end is None:
-        return run.activating
-    return run.end >= moment and (run.end - run.begin).total_seconds() <= HELPER_S
 
 
 def _number(text: str | None) -> int | None:

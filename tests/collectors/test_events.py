@@ -83,6 +83,13 @@ def test_a_mixed_journal_feeds_both(tmp_path: Path, form: str) -> None:
     assert times == [(True,)]
 
 
+def test_a_journal_writes_lines_with_control_characters_as_numbers(tmp_path: Path) -> None:
+    message = list(b"(EngineCore pid=4712) ERR\x1b[31mOR 08-20 13:40:00 [core.py:935] EngineCore encountered a fatal error.")
+    records = [{"__REALTIME_TIMESTAMP": "1787233040000000", "SYSLOG_IDENTIFIER": "vllm", "_PID": "4711", "MESSAGE": text} for text in ("ordinary", message, "ordinary")]
+    (tmp_path / "journal.json").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert select(loaded(tmp_path), "SELECT event, level, pid, line FROM log_events") == [("fatal", "ERROR", 4712, 2)]
+
+
 def test_a_journal_without_an_engine_says_nothing_of_engine_logs(tmp_path: Path) -> None:
     (tmp_path / "journal.log").write_text(NOISE + STOP + START)
     status = {(item.table_name): item.status for item in loaded(tmp_path).collected if item.status == "ok"}

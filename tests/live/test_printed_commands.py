@@ -13,14 +13,24 @@ from diag import evidence
 from diag.collectors import Collector, discover
 from diag.evidence import Evidence
 from diag.labs import Lab, damaged_image, start_lab, start_server, wait_until
+from tests.conftest import SAMPLES
 from tests.live.ghost_lab import GHOST_LAB, ghost_key
 from tests.live.run import llmdiag
 
 pytestmark = pytest.mark.live
 
 WAIT_S = 60.0
-UNREAD = {"host", "gpu"}
+UNREAD = {"gpu"}
 """Collectors whose tables no rule reads: nothing of theirs is ever printed as missing."""
+BY_HAND = {"events", "lookups", "repro", "tensors"}
+"""Collectors that only read what somebody hands in: the words in capitals of their commands are for him to fill in."""
+RESTARTS, DUMPS = SAMPLES / "restarts" / "cascade", SAMPLES / "prefix-block-mismatch" / "dumps"
+FILLED = {
+    "KV_EVENTS_FILE": SAMPLES / "vllm-kv-events" / "walk", "LOOKUP_LOG": SAMPLES / "prefix-cache" / "hole-in-lookup" / "lookups.log",
+    "PATHS": SAMPLES / "vllm-0.32-cpu" / "idle" / "metrics1.txt", "ACCESS_LOG": RESTARTS / "access.log", "ENGINE_LOG": RESTARTS / "vllm.log",
+    "JOURNAL": RESTARTS / "journal.log", "WATCHDOG_LOG": RESTARTS / "watchdog.log", "MAP": RESTARTS / "events-map.toml",
+    "GOOD": DUMPS / "good", "BAD": DUMPS / "bad",
+}  # fmt: skip
 
 
 @dataclass
@@ -74,7 +84,12 @@ def run(world: World, command: str) -> Path:
     return world.bundles[command]
 
 
-@pytest.mark.parametrize("module", discover(), ids=lambda module: module.NAME)
+LIVE = [module for module in discover() if module.NAME not in BY_HAND]
+HANDED_IN = {"block_lookups", "kv_events", "tensors", "tensor_pairs", "prefix_runs", "prefix_trials", "watchdog_rules", "event_files"}
+"""Tables that a signal may want beside those of the patient; another of its commands collects them."""
+
+
+@pytest.mark.parametrize("module", LIVE, ids=lambda module: module.NAME)
 def test_the_printed_command_collects_what_was_withheld(world: World, module: Collector) -> None:
     bundle = world.folder / f"without-{module.NAME}.zip"
     said = llmdiag("snapshot", str(world.lab.pid), "-o", str(bundle), "-f", "json", "--window", "2", "--skip", module.NAME)
@@ -88,16 +103,43 @@ def test_the_printed_command_collects_what_was_withheld(world: World, module: Co
     if any(finding["rule"] == "ghost-key-retry-loop" for finding in said.json["findings"]):  # what no finding needs is not asked for
         assert asked == (module.NAME not in UNREAD)
     for command, tables in commands.items():
-        assert_collected(world, run(world, command), {table.split(".")[0] for table in tables} | (set(module.FEEDS) & missing))
+        if for_hands(command):
+            continue
+        from_the_patient = {table.split(".")[0] for table in tables} - HANDED_IN
+        assert_collected(world, run(world, command), from_the_patient | (set(module.FEEDS) & missing))
 
 
-@pytest.mark.parametrize("module", discover(), ids=lambda module: module.NAME)
+@pytest.mark.parametrize("module", LIVE, ids=lambda module: module.NAME)
 def test_the_hint_of_a_collector_collects_all_its_tables(world: World, module: Collector) -> None:
     """Also those no rule reads yet; filled with what evidence of everything else knows."""
     bundle = world.folder / f"without-{module.NAME}.zip"
     for table in module.FEEDS:
         command = opened(world, bundle).hints[table].replace("{pid}", str(world.lab.pid))
         assert_collected(world, run(world, command), {table})
+
+
+def for_hands(command: str) -> bool:
+    """Is there something in it to fill in?"""
+    return any(word.isupper() for word in shlex.split(command))
+
+
+def test_the_commands_for_files_collect_them(tmp_path: Path) -> None:
+    """Filled in as somebody would who has those files. (An experiment needs an endpoint: tests/repro.)"""
+    hints = evidence.load([], discover()).hints
+    commands: dict[str, set[str]] = {}
+    for table, command in hints.items():
+        if for_hands(command) and "repro-prefix" not in command:
+            commands.setdefault(command, set()).add(table)
+    assert len(commands) >= 6, commands
+    for command, tables in commands.items():
+        words = [str(FILLED[word]) if word.isupper() else word for word in shlex.split(command)[1:]]
+        said = llmdiag(*words, "-f", "json", cwd=tmp_path)
+        assert said.code in (0, 1, 3), f"{command}\n{said.err}"
+        if "comparison.json" in words:
+            said = llmdiag("analyze", "comparison.json", "-f", "json", cwd=tmp_path)
+        seen = {item["table_name"]: item["status"] for item in said.json["collected"] if item["status"] != "skipped"}
+        rows = {table.split(".")[0] for table in tables}
+        assert {seen.get(table) for table in rows} == {"ok"}, f"{command}: {seen}"
 
 
 def opened(world: World, bundle: Path) -> Evidence:

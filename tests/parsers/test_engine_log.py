@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.errors import BadInput
-from diag.parsers import engine_log, log_access, log_heads
+from diag.parsers import engine_events, engine_log, log_access, log_heads
 from diag.parsers.log_clock import Clock
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "vllm-0.32-cpu"
@@ -134,7 +134,7 @@ EVENTS = [
 
 @pytest.mark.parametrize(("message", "event"), EVENTS)
 def test_event(message: str, event: str | None) -> None:
-    assert engine_log.event_of(message) == event
+    assert engine_events.event_of(message) == event
 
 
 def test_the_real_sigterm_log() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Row
-from diag.parsers import engine_log, engine_scan
+from diag.parsers import engine_events, engine_log, engine_scan
 from tests.conftest import SAMPLES
 from tests.parsers import test_engine_log
 
@@ -63,7 +63,7 @@ BODIES = [
     "    return self.run()", "RuntimeError: cannot schedule new futures after shutdown", "ValueError", "During handling of the above exception, another exception occurred:",
     "", "quite ordinary", "  + Exception Group Traceback (most recent call last):", '  | ValueError: "x"', '127.0.0.1:39218 - "GET /metrics HTTP/1.1" 200 OK',
     '10.0.0.9 - - [30/Nov/2026:02:52:45 +0000] "POST /v1/x HTTP/1.1" 499 0 "-" "curl/8.5" 45.002', "tokens 02:52:45 of 11-30", "e\x00rror fa\x1b[31mtal", "hello \udcff\udc80",
-    "x" * 70_000 + " ERROR Traceback (most recent call last)", "CUDA out of mem\x08ory.", "KeyboardInterrupt: terminated", "request 7 was\x1b[0m \x1b[31maborted\x1b[0m",
+    "x" * 70_000 + " ERROR Traceback (most recent call last)", "CUDA out of mem\x08ory.", "KeyboardInterrupt: terminated", "Request 7 aborted by its client", "request 7 was\x1b[0m \x1b[31maborted\x1b[0m",
 ]  # fmt: skip
 DOCKER = '{{"log":"{}\\n","stream":"stderr","time":"2026-11-30T02:52:45.1Z"}}'
 
@@ -108,6 +108,21 @@ def test_every_event_alone_between_ordinary_lines() -> None:
     for head in ("(EngineCore pid=1) INFO 11-30 02:52:07 [x.py:1] ", "[2026-11-30 02:52:07 TP0] ", "INFO:     ", ""):
         for body in BODIES:
             assert_same(f"ordinary\n{head}{body}\nordinary\n".encode("utf-8", "surrogateescape"), blocks=(4 << 20,))
+
+
+TAILS = ("", " took", " error", " fail", " timed out", " timeout", " received", " died unexpectedly", " exited unexpectedly", " in world size", "_x version 1.2", " WARN")
+
+
+@pytest.mark.parametrize("event", engine_events.EVENTS, ids=lambda event: f"{event[0]}-{event[1][0]}")
+def test_every_text_of_every_event_is_searched_for(event: tuple[str, tuple[str, ...], str]) -> None:
+    name, texts, regex = event
+    found = set()
+    for text in texts:
+        for tail in TAILS if regex else ("",):
+            for before in ("", "rank 0", "█ ") if regex else ("",):
+                lines = f"ordinary\n(EngineCore pid=1) INFO 11-30 02:52:07 [x.py:1] {before}{text}{tail}\nordinary\n"
+                found |= {row["event"] for table, row in assert_same(lines.encode(), blocks=(4 << 20,)) if table == "log_events"}
+    assert found, name
 
 
 def test_a_traceback_is_over_when_its_writer_falls_silent() -> None:
