@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 EXIT = {"clear": 0, "matched": 1, "inconclusive": 3}
 
+READ = (
+    "give bundles, /metrics texts, engine logs, py-spy dumps, ps, top, ss, dmesg, logs with cache lookups, tensor dumps, "
+    "and the JSON that compare-dumps and repro-prefix write with -o"
+)
+
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
 DATE = click.option("--date", metavar="YYYY[-MM-DD]", help="When loose logs that print no year begin.")
 ZONE = click.option("--tz", metavar="ZONE", help="Zone of loose logs that print none: UTC, +02:00, Europe/Berlin.")
@@ -47,7 +52,7 @@ def _say_if_blind(diagnoses: "list[Diagnosis]") -> None:
     names = [str(name) for diagnosis in diagnoses for name in diagnosis.subject.get("unrecognised") or ()]  # type: ignore[attr-defined]
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     what = f"not recognised: {listed}" if names else "there is no file in it"
-    terminal.note(terminal.printable(f"nothing could be looked at: {what}; give bundles, /metrics texts, engine logs, py-spy dumps, ps, top, ss, dmesg"))
+    terminal.note(terminal.printable(f"nothing could be looked at: {what}; {READ}"))
 
 
 def dates_of(date: str | None, tz: str | None, events_map: str | None) -> "Dates":

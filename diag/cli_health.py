@@ -181,12 +181,19 @@ def _live(
             checker = Checker(wire, backends, settings, stop, watch=processes, recorder=recorder)
             if watch:
                 return _watched(checker, recorded, settings.interval_s, form, textfile, stop)
+            if not exec_probe and not sys.stderr.isatty():
+                terminal.note(_plan(settings))
             with terminal.progress("health") as told:
                 checked = checker.once(told)
     finally:
         if processes is not None:
             processes.close()
     return _emit([*recorded, *checked], settings.interval_s, form, textfile, exec_probe)
+
+
+def _plan(settings: "Settings") -> str:
+    """What takes so long, for whoever sees no bar."""
+    return f"reading /metrics {settings.reads} times, {settings.interval_s:g} s apart: {(settings.reads - 1) * settings.interval_s:g} s"
 
 
 def _processes(pid: int | None) -> "Watch | None":

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ KEY_VARIABLE = "LLMDIAG_API_KEY"
 NOTE_EVERY_S = 30.0
 """How often is said how far it is, where no person watches a bar."""
 WATCH_S = 0.2
+PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 SAMPLES = 3
 """Variants of each prompt and arm that --dry-run shows."""
 
@@ -61,8 +63,8 @@ def repro_prefix(
     fill no new blocks, then such that fill the cache and evict. Each line is {"prompt": "..."} or {"messages": [...]},
     with "expect" (text or regular expression) if the right answer is known. It costs the endpoint load: see --rate.
 
-    A failure counts when it is there again on asking again, and gone with the cache bypassed. Ctrl-C ends with what was
-    seen so far, and its exit code; a second one at once, with 130.
+    A failure counts when it is there again on asking again, and gone with the cache bypassed. Ctrl-C or SIGTERM ends with
+    what was seen so far, and its exit code; a second one at once, with 130.
 
     Exit: 0 no failure though the hit path was exercised in a full cache, 1 reproduced, 2 error, 3 not exercised.
     """
@@ -73,6 +75,7 @@ def repro_prefix(
     from diag.repro.record import Settings
 
     place = place_of(url)
+    _refuse_path(place.prefix, url)
     counters_at = None if metrics_url is None else place_of(metrics_url)
     prompts = files.read(prompts_path)
     token = _token(api_key_file)
@@ -87,11 +90,17 @@ def repro_prefix(
     wire = Wire(verify=not insecure)
     metrics_path = None if counters_at is None or not counters_at.prefix else ""
     endpoint = Endpoint(place, wire, settings.timeout_s, token, counters_at, metrics_path)
-    with interrupts.wished() as stop, _watched(stop, wire.stop):
+    with interrupts.wished(signal.SIGTERM) as stop, _watched(stop, wire.stop):
         run = _run(endpoint, model, prompts, settings, stop)
     verdict = verdicts.judge(run)
     _emit(run, verdict, prompts, output, form, answers=not no_answers)
     sys.exit(verdict.exit_code)
+
+
+def _refuse_path(prefix: str, url: str) -> None:
+    """The address of one kind of question instead of the base that both kinds and the list of models are under."""
+    if prefix.endswith(PATHS):
+        raise BadInput(f"{terminal.printable(url)} is the path of one kind of question", hint="give the base URL: http://HOST:PORT, or with /v1")
 
 
 def _token(path: Path | None) -> str | None:

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from diag.tensors.dump import Dump
     from diag.tensors.result import Comparison
 
+WIDE = 0.3
+"""Relative L2 that no rounding explains."""
 MAX_LOOKUPS = 20_000
 SUFFIXES = (".json", ".parquet")
 PLACE = click.Path(path_type=Path, exists=True)
@@ -31,7 +34,7 @@ PLACE = click.Path(path_type=Path, exists=True)
 @click.option("--block-size", type=click.IntRange(1), metavar="N", help="Tokens in a block of the KV cache (found by itself for pools).")
 @click.option("--layout", type=click.Choice(["auto", "nhd", "hnd"]), default="auto", show_default=True, help="Order of tokens (N) and heads (H) in the cache.")
 @click.option("--lookups", multiple=True, type=PLACE, metavar="FILE", help="Log with the lookups of the prefix cache, judged together with the dumps.")
-@click.option("--dtype", "dtypes", multiple=True, metavar="[NAME=]TYPE", help="Element type of tensors whose file lost it, e.g. bfloat16.")
+@click.option("--dtype", "dtypes", multiple=True, metavar="[NAME=]TYPE", help="Element type of tensors whose file lost it or holds its bits as integers, e.g. bfloat16.")
 @click.option("--tolerance", "tolerances", multiple=True, metavar="[TYPE=]X", help="Relative L2 that is still close, e.g. bfloat16=0.05.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write FILE.json for `llmdiag analyze`, or FILE.parquet.")
 @cli_diagnosis.DATE
@@ -46,15 +49,18 @@ def compare_dumps(
     Exit: 0 same or close, 1 differ, 2 error.
     """
     from diag.tensors.compare import compare
-    from diag.tensors.pairing import with_types
+    from diag.tensors.pairing import unused_types, with_types
 
     if output is not None and output.suffix not in SUFFIXES:
         raise BadInput(f"-o {output}: what kind of file?", hint="name it .json (for llmdiag analyze) or .parquet (the pairs as a table)")
     options, types = _options(asked), _types(asked["dtypes"])
+    _check_lookups(lookups)
     with terminal.progress("compare-dumps") as progress:
-        dumps = [with_types(dump, types) for dump in _opened([good, bad] if control is None else [good, bad, control], progress)]
-        others = [with_types(dump, types) for path in donors for dump in _donors(path, progress)]
+        plain = _opened([good, bad] if control is None else [good, bad, control], progress)
+        strangers = [dump for path in donors for dump in _donors(path, progress)]
+        dumps, others = [with_types(dump, types) for dump in plain], [with_types(dump, types) for dump in strangers]
         found = compare(dumps[0], dumps[1], control=None if control is None else dumps[2], others=others, options=options, progress=progress)
+        found = replace(found, notes=(*unused_types([*plain, *strangers], types), *found.notes))
         progress("diagnosing", 1.0)
         loaded, diagnosis = _diagnosed(found, lookups, output or bad, asked)
     if output is not None:
@@ -65,6 +71,22 @@ def compare_dumps(
     else:
         _show(found, diagnosis, more=output is not None and output.suffix == ".json")
     sys.exit(1 if found.verdict == "differ" else 0)
+
+
+def _check_lookups(paths: Sequence[Path]) -> None:
+    """Before the dumps are compared. Raises BadInput that names the first path without any lookups."""
+    from diag import evidence
+    from diag.collectors import lookups
+    from diag.sources import sources_of
+
+    collectors = evidence.collectors_of(evidence.Extras())
+    for path in paths:
+        found = [artefact for source in sources_of([path], collectors) for name in (lookups.NAME, *lookups.BESIDE) for artefact in source.artefacts.get(name, ())]
+        if not any(table != "collected" for table, _ in lookups.parse(found)):
+            raise BadInput(
+                f"--lookups {terminal.printable(str(path))}: no lookup of a prefix cache is recognised in it",
+                hint="give the log lines of the block manager, recorded KV events, or one JSON object a lookup; other logs go to llmdiag analyze",
+            )
 
 
 def _options(asked: dict[str, Any]) -> Any:
@@ -78,18 +100,22 @@ def _options(asked: dict[str, Any]) -> Any:
 
 
 def _tolerances(texts: Sequence[str]) -> dict[str, float]:
-    from diag.tensors.elements import named
+    from diag.tensors.elements import NAMES, named
 
     found = {}
     for text in texts:
         name, _, number = text.rpartition("=")
         kind = "*" if not name else named(name)
+        if kind != "*" and kind not in NAMES:
+            raise BadInput(f"--tolerance {text}: no such element type: {name}", hint="for example --tolerance bfloat16=0.05, or --tolerance 0.01 for all types")
         try:
             value = float(number)
         except ValueError:
             value = -1.0
-        if kind is None or not 0 <= value < 10:
+        if not 0 <= value < 10:
             raise BadInput(f"--tolerance {text}: no relative L2", hint="for example --tolerance bfloat16=0.05, or --tolerance 0.01 for all types")
+        if value >= WIDE:
+            terminal.note(f"--tolerance {text}: so wide that a wrong block may count as close; rounding explains no more than a few percent")
         found[kind] = value
     return found
 
@@ -162,7 +188,7 @@ def _diagnosed(found: "Comparison", lookups: Sequence[Path], path: Path, asked: 
         loaded = evidence.load([Source(found.bad.name, "unknown", "1", artefacts, None, unknown=unknown)], collectors)
     chosen = rules.load(rules.shipped())
     subject = analysis.subject_of(loaded, chosen, [path, *lookups])
-    return loaded, engine.diagnose(loaded, chosen, {"bundle": str(path)}, subject)
+    return loaded, engine.diagnose(loaded, chosen, {"bundle": str(path), "evidence": tuple(map(str, (path, *lookups)))}, subject)
 
 
 def _document(found: "Comparison", loaded: "Evidence", diagnosis: "Diagnosis") -> Iterable[bytes]:

@@ -22,6 +22,10 @@ BLIND = frozenset({"unseen", "because"})
 """A row with `unseen` does not hold: it says which table (or table.column) it would take to know, and `because` why."""
 
 
+Context = Mapping[str, str | tuple[str, ...]]
+"""Values of action fields. `bundle` is the first path that was handed in, `evidence` all of them."""
+
+
 class _Text(string.Formatter):
     """`{column:.0f}` of a row; NULL prints as "unknown" under any format."""
 
@@ -38,11 +42,11 @@ class _Quoted(_Text):
     """The same for commands: every value shell-quoted, unknown ones left visible as <name>."""
 
     def format_field(self, value: object, format_spec: str) -> str:
-        return shlex.quote(super().format_field(value, format_spec))
+        return shlex.join(value) if isinstance(value, tuple) else shlex.quote(super().format_field(value, format_spec))
 
 
-def diagnose(evidence: Evidence, rules: Sequence[Rule], context: Mapping[str, str], subject: Mapping[str, object]) -> Diagnosis:
-    """Run every rule. `context` fills action fields (target, bundle, pid, backup); `subject` says who was looked at."""
+def diagnose(evidence: Evidence, rules: Sequence[Rule], context: Context, subject: Mapping[str, object]) -> Diagnosis:
+    """Run every rule. `context` fills action fields (target, bundle, evidence, pid, backup); `subject` says who was looked at."""
     results = [judge(evidence, rule, context) for rule in rules]
     symptoms = _symptoms(rules)
     matched = sorted((r for r in results if _is_match(r)), key=lambda r: _rank(r, symptoms))
@@ -64,7 +68,7 @@ def diagnose(evidence: Evidence, rules: Sequence[Rule], context: Mapping[str, st
     )
 
 
-def judge(evidence: Evidence, rule: Rule, context: Mapping[str, str]) -> RuleResult:
+def judge(evidence: Evidence, rule: Rule, context: Context) -> RuleResult:
     """One rule over the evidence."""
     signals = tuple(look(evidence, rule, signal) for signal in rule.signals)
     verdict = decide(signals, {s.id: s.excused_by for s in rule.signals if s.excused_by is not None})
@@ -198,10 +202,10 @@ def _first_rows(signals: Sequence[SignalResult]) -> dict[str, object]:
     return merged
 
 
-def _actions(rule: Rule, signals: Sequence[SignalResult], context: Mapping[str, str]) -> tuple[Action, ...]:
+def _actions(rule: Rule, signals: Sequence[SignalResult], context: Context) -> tuple[Action, ...]:
     held = {signal.id for signal in signals if signal.rows}
     values = {name: name.upper() for name in ACTION_FIELDS} | _first_rows(signals)
-    values |= {name: value for name, value in context.items() if name in ("bundle", "backup") or values.get(name) in (None, name.upper())}
+    values |= {name: value for name, value in context.items() if name in ("bundle", "evidence", "backup") or values.get(name) in (None, name.upper())}
     return tuple(_action(rule, item, values) for item in rule.actions if item.when is None or item.when in held)
 
 
@@ -217,7 +221,7 @@ def _one_line(value: object) -> object:
     return "unknown" if value is None else " ".join(value.split()) if isinstance(value, str) else value
 
 
-def _runbook(rule: Rule, signals: Sequence[SignalResult], context: Mapping[str, str]) -> dict[str, str]:
+def _runbook(rule: Rule, signals: Sequence[SignalResult], context: Context) -> dict[str, str]:
     environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_one_line)
     values = {**_first_rows(signals), **context}
     rows = {signal.id: list(signal.rows[:20]) for signal in signals}

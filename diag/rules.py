@@ -13,7 +13,7 @@ from diag.errors import RuleError
 
 SCHEMA = 1
 SEVERITIES = ("critical", "high", "medium", "low", "info")
-ACTION_FIELDS = frozenset({"target", "bundle", "pid", "backup"})
+ACTION_FIELDS = frozenset({"target", "bundle", "evidence", "pid", "backup"})
 WIDE = re.compile(r"\d{4}|[{}]")
 """In a format: four digits would be a text of a thousand characters and more; braces take the width from a value."""
 

@@ -140,9 +140,9 @@ def test_at_most_a_thousand_rows_and_more(make_case: MakeCase) -> None:
 
 def test_action_values_are_shell_quoted_and_never_from_elsewhere(make_case: MakeCase) -> None:
     case = make_case({"threads": [{**SPINNING, "name": "a; rm -rf /"}]}, ["threads"])
-    action = ActionTemplate("do", "llmdiag x {name} {bundle} {target}", "undo {backup}")
-    found = engine.judge(case, rule(signal(THREADS), actions=(action,)), {"bundle": "my bundle.zip"})
-    assert found.actions[0].run == "llmdiag x 'a; rm -rf /' 'my bundle.zip' TARGET"
+    action = ActionTemplate("do", "llmdiag x {name} {bundle} {target} {evidence}", "undo {backup}")
+    found = engine.judge(case, rule(signal(THREADS), actions=(action,)), {"bundle": "my bundle.zip", "evidence": ("my bundle.zip", "x.log")})
+    assert found.actions[0].run == "llmdiag x 'a; rm -rf /' 'my bundle.zip' TARGET 'my bundle.zip' x.log"
     assert found.actions[0].undo == "undo BACKUP"
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish that is looked at between two steps; a second one is no wish any more."""
+"""Ctrl-C (and other signals, where a command says so) as a wish that is looked at between two steps; a second one is no wish any more."""
 
 import os
 import select
@@ -45,8 +45,8 @@ class Wish:
 
 
 @contextmanager
-def wished() -> Iterator[Stop]:
-    """Set by the first SIGINT; the second raises KeyboardInterrupt at once. Outside the main thread signals stay as they are."""
+def wished(*others: signal.Signals) -> Iterator[Stop]:
+    """Set by the first SIGINT, or one of `others`; the second raises KeyboardInterrupt at once. Outside the main thread signals stay as they are."""
     if threading.current_thread() is not threading.main_thread():
         yield threading.Event()
         return
@@ -57,9 +57,10 @@ def wished() -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = signal.signal(signal.SIGINT, heard)
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, *others)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         stop.close()

@@ -55,6 +55,8 @@ class EngineState:
     steps_per_s: float | None = None
     witnesses: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Per witness its value at the first and at the last of the reads that were compared."""
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    """Witnesses that were higher in between than at both ends, and how high."""
     flat_s: float | None = None
     budget_s: float | None = None
 
@@ -110,7 +112,7 @@ def judge_engine(engine: str | None, points: Sequence[Point], asked: Asked) -> E
     last = points[-1]
     shown = points[-WINDOW:]
     known = {
-        "running": last.running, "waiting": last.waiting, "witnesses": _shown(shown),
+        "running": last.running, "waiting": last.waiting, "witnesses": _shown(shown), "peaks": _peaks(shown),
         "tokens_per_s": _rate(shown, "chunk_tokens", "tokens"), "steps_per_s": _rate(shown, "steps"),
     }
     state, reason, stretch, budget_s = _state(points, found, asked)
@@ -289,6 +291,11 @@ def _shown(points: Sequence[Point]) -> Mapping[str, tuple[float, float]]:
     values = {**last.counters, **last.levels, **last.idle_loop}
     earlier = {**first.counters, **first.levels, **first.idle_loop}
     return {name: (earlier.get(name, value), value) for name, value in values.items()}
+
+
+def _peaks(points: Sequence[Point]) -> Mapping[str, float]:
+    highest = {name: max(point.levels.get(name, value) for point in points) for name, value in points[-1].levels.items()}
+    return {name: value for name, value in highest.items() if value > max(points[-1].levels[name], points[0].levels.get(name, value))}
 
 
 def _rate(points: Sequence[Point], *units: str) -> float | None:

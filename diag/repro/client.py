@@ -61,6 +61,11 @@ class Endpoint:
         """What /v1/models lists. Raises BadInput, CannotConnect, Garbled."""
         reply = self._exchange("GET", self.place, "/v1/models", None)
         refuse(reply, self.place, "/v1/models")
+        if reply.status in (404, 405):
+            raise BadInput(
+                f"{self.place.shown}/v1/models is not there (status {reply.status}): this is no OpenAI-compatible endpoint",
+                hint="give the base URL of the engine, http://HOST:PORT; if it only lists no models: --model NAME",
+            )
         if reply.status != 200:
             raise BadInput(f"{self.place.shown}/v1/models answers with status {reply.status}", hint="name the model: --model NAME")
         found = _object(reply.body, self.place, "/v1/models").get("data")

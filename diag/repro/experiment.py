@@ -97,7 +97,7 @@ class Experiment:
         except _Over as over:
             ended, because = over.args
         except Stopped:
-            ended, because = "interrupted", "stopped by Ctrl-C"
+            ended, because = "interrupted", "stopped by Ctrl-C or SIGTERM"
         except EndpointDead as dead:
             ended, because = "endpoint-dead", str(dead)
         return self._record(ended, because)

@@ -122,7 +122,13 @@ def _messages(where: str, value: object) -> tuple[Message, ...]:
 
 
 def _expect(where: str, value: object) -> str | None:
-    if value is None or (isinstance(value, str) and value):
+    if value is None:
+        return None
+    if isinstance(value, str) and value:
+        try:
+            re.compile(value)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise BadInput(f"{where}: expect is no regular expression: {error}", hint=f"as a text it is {json.dumps(re.escape(value))}") from error
         return value
     raise BadInput(f"{where}: expect must be a text or a regular expression, and not empty", hint=SHAPE)
 
@@ -137,9 +143,6 @@ def _encodable(where: str, text: str) -> str:
 
 def meets(expect: str, answer: str) -> bool:
     """Does an answer contain the text, or match the regular expression?"""
-    if expect in answer:
+    if expect in answer:  # "C++" matches no "C++" as an expression
         return True
-    try:
-        return re.search(expect, answer) is not None
-    except re.error:  # a text that is no expression: "C++"
-        return False
+    return re.search(expect, answer) is not None

@@ -10,6 +10,11 @@ from diag.repro.record import Arm, Run, Trial
 ARMS: tuple[Arm, ...] = ("baseline", "control", "pressure")
 MIN_HITS = 5
 """Re-asks that used cached blocks after the cache had been full; with fewer no failure says too little."""
+RESTART_FIRST = "restart the engine, then run it again: only then it shows what makes it bad"
+BEFORE_PRESSURE: Mapping[Arm, str] = {
+    "baseline": f"it failed before the first variant was sent: the cache was bad already before this run; {RESTART_FIRST}",
+    "control": f"it failed in the control arm, which fills no new blocks: most likely the cache was bad already before this run; {RESTART_FIRST}",
+}
 EXITS = {"no-failure": 0, "reproduced": 1, "endpoint-dead": 2, "not-exercised": 3}
 
 
@@ -100,6 +105,8 @@ def _reproduced(failed: Sequence[Trial], arms: Sequence[ArmReport]) -> list[str]
     first = failed[0]
     what = f"variant {first.variant} of prompt {first.prompt}" if first.variant is not None else f"prompt {first.prompt}"
     found = [f"{what} failed ({first.answer_class}) at request {first.ordinal} of the {first.arm} arm, failed again when asked again, and was right with the cache bypassed"]
+    if first.arm in BEFORE_PRESSURE:
+        found.append(BEFORE_PRESSURE[first.arm])
     if first.hit is False:
         found.append("no cached block was used for the first failing answer by the endpoint's own figures: they do not fit together")
     classes = Counter(trial.answer_class for trial in failed)

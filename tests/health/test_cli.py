@@ -85,6 +85,7 @@ def test_the_text_names_state_rate_and_engines() -> None:
         said = llmdiag("health", server.url, *FAST)
     first, head, row, *_ = said.out.splitlines()
     assert said.code == 0
+    assert said.err.startswith("reading /metrics 3 times, "), "nobody is told what takes so long"
     assert first.startswith(f"PROGRESSING {server.url}/metrics, "), said.out
     assert "tokens/s" in first and "generation_tokens_total moved" in first
     assert head.split()[:4] == ["engine", "state", "running", "waiting"]
@@ -347,6 +348,23 @@ def test_kubernetes_asks_the_real_thing(tools: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert script(KUBERNETES, tools, f"http://127.0.0.1:{port}", COUNTED=str(tools / "counted")).returncode == 0
+
+
+def test_what_moved_in_between_is_shown_as_moved(tmp_path: Path) -> None:
+    """Equal at the first and the last read, and higher at the one in the middle: that is the progress of the first line."""
+    files = [tmp_path / f"read-{number}.txt" for number in range(3)]
+    for file, usage in zip(files, (0.09375, 0.11, 0.09375), strict=True):
+        file.write_text(
+            f'vllm:num_requests_running{{engine="0"}} 1\nvllm:num_requests_waiting{{engine="0"}} 0\nvllm:kv_cache_usage_perc{{engine="0"}} {usage}\n'
+            'vllm:prompt_tokens_total{engine="0"} 5000001\n'
+        )
+    said = llmdiag("health", *map(str, files))
+    assert "vllm:kv_cache_usage_perc moved" in said.out.splitlines()[0], said
+    assert "vllm:kv_cache_usage_perc 0.09375 (reached 0.11)" in said.out
+    assert "vllm:prompt_tokens_total 5000001 (did not move)" in said.out
+    witnesses = health(*map(str, files)).json["backends"][0]["engines"][0]["witnesses"]
+    assert witnesses["vllm:kv_cache_usage_perc"] == {"before": 0.09375, "after": 0.09375, "highest": 0.11}
+    assert witnesses["vllm:prompt_tokens_total"] == {"before": 5000001, "after": 5000001}
 
 
 def test_json_is_all_there_is_on_stdout() -> None:

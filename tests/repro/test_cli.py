@@ -92,6 +92,7 @@ def test_a_dead_endpoint_is_said_with_what_was_seen(prompts: Path) -> None:
     (lambda path: answer(401), "LLMDIAG_API_KEY"),
     (lambda path: Response(302, b"", {"Location": "http://127.0.0.1:1/login"}), "redirects to http://127.0.0.1:1/login, which is not followed"),
     (lambda path: answer(data=[]), "lists no model"),
+    (lambda path: answer(404, error="Not Found"), "/v1/models is not there (status 404): this is no OpenAI-compatible endpoint"),
     (lambda path: answer(data=[{"id": "m"}]) if path == "/v1/models" else answer(404, error="no chat here"), "no chat here"),
     (lambda path: answer(data=[{"id": "m"}]) if path == "/v1/models" else answer(400, error="context too long"), "the prompt of line 1 gets no answer: 400, context too long"),
 ])  # fmt: skip
@@ -113,6 +114,7 @@ def test_bad_input_is_told_before_anything_is_sent(prompts: Path) -> None:
             ((server.url, str(bad)), "bad.jsonl:2: prompt must be"),
             ((server.url, "none.jsonl"), "cannot read none.jsonl"),
             (("http://user:pw@h", str(prompts)), "the URL holds credentials"),
+            ((f"{server.url}/v1/completions", str(prompts)), "http://HOST:PORT, or with /v1"),
             ((server.url, str(prompts), "-o", "missing/folder/x.json"), "cannot write missing/folder/x.json"),
             ((server.url, str(prompts), "--rate", "0"), "--rate"),
         ):
@@ -154,8 +156,8 @@ def test_the_token_is_sent_and_printed_nowhere(prompts: Path) -> None:
     assert said.code == 2 and "LLMDIAG_API_KEY" in said.err
 
 
-@pytest.mark.parametrize("bug", [False, True])
-def test_ctrl_c_writes_what_there_is_and_exits_by_it(prompts: Path, bug: bool) -> None:
+@pytest.mark.parametrize(("bug", "number"), [(False, signal.SIGINT), (True, signal.SIGINT), (True, signal.SIGTERM)])
+def test_a_wish_to_stop_writes_what_there_is_and_exits_by_it(prompts: Path, bug: bool, number: signal.Signals) -> None:
     """While an answer is awaited that never comes."""
     engine, hold, here = Engine(bug=bug), threading.Event(), threading.Event()
     output = prompts.with_name("repro.json")
@@ -174,7 +176,7 @@ def test_ctrl_c_writes_what_there_is_and_exits_by_it(prompts: Path, bug: bool) -
     with serving(stuck) as server:
         process = start("repro-prefix", server.url, str(prompts), *QUICK, "-o", str(output), cwd=prompts.parent)
         assert here.wait(30), "it never got so far"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         said = ended(process)
         hold.set()
     document = json.loads(output.read_text())

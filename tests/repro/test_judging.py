@@ -148,7 +148,7 @@ def test_counters_of_every_family(text: str, expected: Counters) -> None:
     ("{", "no JSON"), ("[1]", "either prompt or messages"), ('{"prompt": ""}', "not empty"), ('{"prompt": "a", "messages": []}', "either"),
     ('{"prompt": [1, -2]}', "token ids"), ('{"prompt": [true]}', "token ids"), ('{"messages": [{"content": "a"}]}', "role"),
     ('{"messages": [{"role": "user", "content": null}]}', "no message has a text"), ('{"prompt": "a", "tools": []}', "unknown key 'tools'"),
-    ('{"prompt": "a", "expect": 3}', "expect"), ('{"prompt": "\\ud800 a"}', "half a character"), ("[" * 100_000, "no JSON"),
+    ('{"prompt": "a", "expect": 3}', "expect"), ('{"prompt": "a", "expect": "f(x"}', "expect is no regular expression"), ('{"prompt": "\\ud800 a"}', "half a character"), ("[" * 100_000, "no JSON"),
 ])  # fmt: skip
 def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "p.jsonl"
@@ -172,13 +172,13 @@ def test_files_that_hold_nothing_to_ask(tmp_path: Path) -> None:
 
 def test_prompts_as_they_are_sent(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
-    given: list[dict[str, Any]] = [{"prompt": "a b", "expect": "f(x"}, {"prompt": [5, 0], "id": 7}, {"messages": [{"role": "user", "content": "q", "name": "n"}]}]
+    given: list[dict[str, Any]] = [{"prompt": "a b", "expect": "f(x)"}, {"prompt": [5, 0], "id": 7}, {"messages": [{"role": "user", "content": "q", "name": "n"}]}]
     path.write_text("\ufeff" + "\n".join(map(json.dumps, given)))
     found = prompts.read(path)
     assert [item.body() for item in found] == [{"prompt": "a b"}, {"prompt": [5, 0]}, {"messages": given[2]["messages"]}]
     assert [item.kind for item in found] == ["completions", "completions", "chat"]
-    assert (found[0].expect, found[1].name) == ("f(x", "7")
-    assert prompts.meets("f(x", "it is f(x)") and not prompts.meets("f(x", "it is fx")
+    assert (found[0].expect, found[1].name) == ("f(x)", "7")
+    assert prompts.meets("f(x)", "it is f(x)") and not prompts.meets("f(x)", "it is f")
 
 
 def trial(ordinal: int, **facts: Any) -> Trial:
@@ -200,6 +200,16 @@ def test_stickiness_counts_later_re_asks_of_the_same_prompt() -> None:
     assert found.verdict == "reproduced" and found.exit_code == 1
     assert (pressure.first_failure, pressure.first_variants, pressure.stickiness, pressure.sticky_at_once) == (3, 1, 0.5, 0.5)
     assert pressure.no_answer == 1
+
+
+@pytest.mark.parametrize(("arm", "says"), [
+    ("baseline", "the cache was bad already before this run; restart the engine"),
+    ("control", "most likely the cache was bad already before this run; restart the engine"), ("pressure", ""),
+])  # fmt: skip
+def test_a_failure_before_any_pressure_is_older_than_the_run(arm: str, says: str) -> None:
+    found = verdict.judge(run_of(trial(1, arm=arm, reproduced=True, answer_class="empty", suspicious=True)))
+    told = [text for text in found.because if "already before this run" in text]
+    assert len(told) == bool(says) and all(says in text for text in told), found.because
 
 
 @pytest.mark.parametrize(("trials", "cache", "says"), [
