@@ -18,6 +18,8 @@ WIDTH = 100
 BLOCK_ROWS = 24
 TENSOR_ROWS = 12
 NAMED = 3
+OWNED = 6
+"""Wrong blocks whose owner is named."""
 COLUMNS = ("block", "verdict", "tensors", "rel L2", "cosine", "max abs", "what")
 TENSOR_COLUMNS = ("tensor", "rank", "verdict", "rel L2", "cosine", "max abs", "what")
 VERDICT_COLOURS = {"same": "bold green", "close": "green", "differ": "bold red"}
@@ -96,16 +98,13 @@ def _about_first(found: Comparison, first: Result) -> Iterator[tuple[str, str]]:
             yield "Follows", f"{follows} more differ after it"
         return
     blocks = [item for item in found.results if item.block is not None]
-    known = [item for item in blocks if item.block == first.block and item.request == first.request and item.alias is not None]
-    if known:
-        whose, count = Counter(_whose(item) for item in known).most_common(1)[0]
-        same = sum(item.block == first.block and item.request == first.request for item in blocks)
-        if sum(item.alias is not None and item.alias.by != "fingerprint" for item in known) > len(known) / 2:
-            rows = {item.alias.rows for item in known if item.alias is not None and item.alias.by == "rows"}
-            part = f" ({max(rows)} of {first.rows_of} rows)" if rows else ""
-            yield "Whose", f"block {first.block} is {whose}{part}, in {count} of {same} cache tensors"
-        else:
-            yield "Whose", f"block {first.block} has the tokens of {whose}, by V of layer 0, but was computed elsewhere: that very request is not among the donors"
+    owned = list(dict.fromkeys((item.request, item.block) for item in blocks if item.alias is not None))
+    for key in owned[:OWNED]:
+        yield "Whose", _owner([item for item in blocks if (item.request, item.block) == key])
+    if len(owned) > OWNED:
+        yield "Whose", f"{len(owned) - OWNED} more blocks are another's: see the table"
+    if (first.request, first.block) in owned:
+        pass
     elif first.verdict == "different" and not found.donors:
         yield "Whose", "not known: no donors were given; dump requests that ran before the bad one and add --donors DIR"
     elif first.verdict == "different":
@@ -123,6 +122,19 @@ def _about_first(found: Comparison, first: Result) -> Iterator[tuple[str, str]]:
         yield "Follows", f"{follows} more differ as a consequence"
 
 
+def _owner(block: Sequence[Result]) -> str:
+    """Whose one block is, over all cache tensors."""
+    known = [item for item in block if item.alias is not None]
+    whose, count = Counter(_whose(item) for item in known).most_common(1)[0]
+    name = f"block {known[0].block}" + ("" if known[0].request is None else f" of request {known[0].request}")
+    said = [item.alias for item in known if item.alias is not None and _whose(item) == whose]
+    rows = [alias.rows for alias in said if alias.by in ("rows", "fingerprint")]
+    part = f" ({max(rows)} of {known[0].rows_of} rows)" if rows and max(rows) < (known[0].rows_of or 0) else ""
+    if sum(alias.by != "fingerprint" for alias in said) > len(said) / 2:
+        return f"{name} is {whose}{part}, in {count} of {len(block)} cache tensors"
+    return f"{name} has the tokens of {whose}{part}, by V of layer 0, but was computed elsewhere: that very request is not among the donors"
+
+
 def _whose(item: Result) -> str:
     alias = item.alias
     if alias is None:
@@ -131,7 +143,11 @@ def _whose(item: Result) -> str:
         return f"the good run's own, shifted by {item.shift:+d} tokens"
     if alias.block is None:
         return f"pool block {alias.physical} of {alias.dump}"
-    return f"block {alias.block} of {'the good run' if item.verdict == 'permuted' else alias.request}"
+    return f"block {alias.block} of {'the good run' if item.verdict == 'permuted' else alias.request}{_other_holders(alias.others)}"
+
+
+def _other_holders(count: int) -> str:
+    return "" if not count else " (1 other donor holds it)" if count == 1 else f" ({count} other donors hold it)"
 
 
 def _left_out(found: Comparison) -> Iterator[tuple[str, str]]:
@@ -193,7 +209,9 @@ def _block_row(key: tuple[int, int], items: Sequence[Result], *, several: bool) 
     worst = min(items, key=lambda item: heatmap.WORST.index("suspicious" if item.is_suspicious else item.verdict))
     alike = sum(item.verdict == worst.verdict for item in items)
     told = [item.difference for item in items if item.difference is not None]
-    what = _whose(worst) if worst.alias is not None else worst.detail or ("follows" if worst.follows else "")
+    what = worst.detail or ("follows" if worst.follows else "")
+    if worst.alias is not None:
+        what, alike = Counter(_whose(item) for item in items if item.alias is not None).most_common(1)[0]
     return (
         f"{key[0]}: {key[1]}" if several else str(key[1]), worst.verdict, f"{alike} of {len(items)}",
         _largest(one.rel_l2 for one in told), _smallest(one.cosine for one in told), _largest(one.max_abs for one in told), inert(what, 120),

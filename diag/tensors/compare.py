@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from diag.errors import BadInput
 from diag.tensors import divergence, donors
+from diag.tensors.consequences import consequences
 from diag.tensors.cutting import How
 from diag.tensors.dump import Dump, Unread
 from diag.tensors.judging import Judge, Noise, Place
@@ -23,6 +24,8 @@ from diag.tensors.suffix import Suffixes
 from diag.tensors.verdicts import CLOSE, DEFAULT_LIMITS, DIFFERENT, Limits
 
 Progress = Callable[[str, float], None]
+WHY_NOT = {"good": ", which is searched in any case", "bad": "", "control": ", whose blocks are the good run's"}
+"""Why that dump is no donor."""
 EVERY = 64
 """Pairs between two signs of life."""
 
@@ -41,10 +44,10 @@ def compare(
     progress: Progress = lambda what, share: None,
 ) -> Comparison:  # fmt: skip
     """All of it. BadInput: the dumps have nothing in common, nothing could be read, or a file changed meanwhile."""
-    good, bad, control, others = _named_apart(good, bad, control, others)
+    notes: list[str] = []
+    good, bad, control, others = _named_apart(good, bad, control, others, notes)
     options = options or Options()
     begin = time.monotonic()
-    notes: list[str] = []
     noise = None if control is None else _noise(good, control, options, notes, progress)
     pairing = pair(good, bad, options.names)
     judge = Judge(Placements(good), Placements(bad), options.how, Suffixes(good, bad), options.limits, noise, pairs=pairing.pairs)
@@ -107,13 +110,19 @@ def _explained(
     progress("looking for whose blocks they are", 1.0)
     libraries = [donors.Library(dump, options.how, judge.unread) for dump in others]
     told, twins = donors.explain(judge.wrong, results, donors.Search(good.name, bad.name, libraries, options.limits, judge.unread))
-    return [told.get(item.ord, item) for item in results], twins
+    follow = consequences(results)
+    return [item if item.ord in follow else told.get(item.ord, item) for item in results], twins
 
 
-def _named_apart(good: Dump, bad: Dump, control: Dump | None, others: Sequence[Dump]) -> tuple[Dump, Dump, Dump | None, list[Dump]]:
+def _named_apart(good: Dump, bad: Dump, control: Dump | None, others: Sequence[Dump], notes: list[str]) -> tuple[Dump, Dump, Dump | None, list[Dump]]:
     """Each dump under the shortest end of its path that no other has; donors that are one of the others, or there twice, go."""
     main = [dump for dump in (good, bad, control) if dump is not None]
+    roles = dict(zip(("good", "bad", "control"), (good, bad, control), strict=True))
     seen = {os.path.realpath(dump.root) for dump in main}
+    for dump in others:
+        same = [role for role, one in roles.items() if one is not None and os.path.realpath(one.root) == os.path.realpath(dump.root)]
+        if same:
+            notes.append(f"donor {dump.root.name} is dropped: it is the {same[0]} dump itself{WHY_NOT[same[0]]}")
     donors: list[Dump] = []
     for dump in others:
         if os.path.realpath(dump.root) not in seen:

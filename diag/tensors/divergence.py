@@ -9,10 +9,11 @@ again (a capture artefact). Where the figures grow step by step without a jump, 
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
+from diag.tensors.artefacts import artefacts
 from diag.tensors.result import First, Result, Scope
 from diag.tensors.verdicts import ARTEFACT, CLOSE, GOOD_VERDICTS
 
@@ -20,8 +21,6 @@ KV = frozenset({"k", "v", "kv"})
 INPUTS = frozenset({"token_ids", "positions", "context_lens"})
 JUMP = 10.0
 """An operation to blame is off by at least so many times what came before it (or than rounding)."""
-Where = tuple[int | None, int | None]
-"""Rank and step."""
 
 
 def in_order(results: Iterable[Result]) -> list[Result]:
@@ -41,67 +40,39 @@ def in_order(results: Iterable[Result]) -> list[Result]:
 def mark(results: Sequence[Result]) -> tuple[list[Result], First | None]:
     """Results in execution order with the first divergence, what follows from it, and capture artefacts marked."""
     ordered = in_order(results)
-    artefacts = _artefacts(ordered)
-    wrong = [item for item in ordered if item.is_wrong and item.ord not in artefacts]
+    saved_late = artefacts(ordered)
+    wrong = [item for item in ordered if item.is_wrong and item.ord not in saved_late]
+    retyped = [item for item in wrong if item.is_retyped]
+    wrong = [item for item in wrong if not item.is_retyped] or retyped
     first = wrong[0] if wrong else next((item for item in ordered if item.is_wrong), None)
     if first is None:
         return ordered, None
+    by_themselves = {(item.request, item.step, item.block) for item in wrong if item.role in KV and item.layer == 0}
     after = False
     marked: list[Result] = []
     for item in ordered:
-        doubt = ARTEFACT if item.ord in artefacts else item.doubt
+        doubt = ARTEFACT if item.ord in saved_late else item.doubt
         is_first = item.ord == first.ord
-        follows = after and item.is_wrong and doubt != ARTEFACT and not _independent(item, first)
+        follows = after and item.is_wrong and not item.is_retyped and doubt != ARTEFACT and not _independent(item, first, by_themselves)
         marked.append(replace(item, doubt=doubt, is_first=is_first, follows=follows) if is_first or follows or doubt != item.doubt else item)
         after |= is_first
     chosen = next(item for item in marked if item.is_first)
     return marked, _first(chosen, ordered)
 
 
-def _independent(item: Result, first: Result) -> bool:
-    """A block of the cache that is wrong by itself: the same block elsewhere, or an earlier one, does not follow from the first."""
+def _independent(item: Result, first: Result, by_themselves: Container[tuple[int | None, int | None, int | None]]) -> bool:
+    """A block of the cache that is wrong by itself: wrong in layer 0 already, the same block elsewhere, or an earlier one."""
     if item.role not in KV or first.role not in KV or item.block is None or first.block is None:
         return False
+    if (item.request, item.step, item.block) in by_themselves:
+        return True
     return item.alias is not None or item.request != first.request or item.block <= first.block
-
-
-def _artefacts(ordered: Sequence[Result]) -> set[int]:
-    """Tensors that are far off while what was computed from them matches: the whole next layer, or all that the rank computed later."""
-    by_where: dict[Where, list[Result]] = defaultdict(list)
-    for item in ordered:
-        if item.role is None:
-            by_where[(item.rank, item.step)].append(item)
-    return {number for items in by_where.values() for number in (*_before_good_layers(items), *_before_good_rest(items))}
-
-
-def _before_good_layers(items: Sequence[Result]) -> Iterator[int]:
-    layers: dict[int, list[Result]] = defaultdict(list)
-    for item in items:
-        if item.layer is not None:
-            layers[item.layer].append(item)
-    numbers = sorted(layers)
-    for layer, following in pairwise(numbers):
-        if not any(item.is_wrong for item in layers[following]):
-            yield from (item.ord for item in layers[layer] if _may_be_artefact(item))
-
-
-def _before_good_rest(items: Sequence[Result]) -> Iterator[int]:
-    later_good = 0
-    for item in reversed(items):
-        if item.is_wrong:
-            if not later_good or not _may_be_artefact(item):
-                break
-            yield item.ord
-        elif item.direction != "input":
-            later_good += 1
-
-
-def _may_be_artefact(item: Result) -> bool:
-    return item.is_wrong and item.verdict not in ("shape-mismatch", "dtype-mismatch")
 
 
 def _first(item: Result, ordered: Sequence[Result]) -> First:
     place = _place(item)
+    if item.is_retyped:
+        return First(item, "other", _retyped(item, ordered))
     if item.is_artefact:
         return First(item, "artefact", f"{place} is far off, but everything computed after it matches: probably the dump, not the run (a hook that kept a reference)")
     if item.role in INPUTS:
@@ -114,6 +85,13 @@ def _first(item: Result, ordered: Sequence[Result]) -> First:
     if item.verdict == "nan":
         return First(item, "nan", f"{place} is the first with NaN or Inf that the good run does not have")
     return _computed(item, ordered, place)
+
+
+def _retyped(item: Result, ordered: Sequence[Result]) -> str:
+    count = sum(other.is_retyped for other in ordered)
+    of = sum(other.role not in INPUTS for other in ordered)
+    where = "everywhere" if count >= of else f"in {count} of {of} tensors and blocks"
+    return f"only the types differ, {where} ({item.good.dtype} against {item.bad.dtype}): the values are equal or close when widened, no content is wrong"
 
 
 def _computed(item: Result, ordered: Sequence[Result], place: str) -> First:
@@ -156,13 +134,16 @@ def scope(results: Sequence[Result]) -> Scope | None:
     as its consequence.
     """
     blocks = [item for item in results if item.block is not None and item.role in KV and not item.is_artefact]
-    wrong = [item for item in blocks if item.is_wrong]
+    wrong = [item for item in blocks if item.is_wrong and not item.is_retyped]
     if not wrong:
         return None
     lowest = _lowest_layers(wrong)
     origins = [item for item in wrong if not _explained(item, lowest)]
     numbers = sorted({(item.request, item.block) for item in origins}, key=lambda pair: (pair[0] or 0, pair[1] or 0))
     known = set(numbers)
+    at_layer_0 = {(item.request, item.block) for item in origins if item.layer == 0}
+    if at_layer_0:  # right tokens in layer 0: what is wrong above it has another reason
+        numbers, known = [number for number in numbers if number in at_layer_0], at_layer_0
     there = [item for item in wrong if (item.request, item.block) in known]
     return _pointing(blocks, there, tuple(dict.fromkeys(number or 0 for _, number in numbers)))
 
@@ -213,7 +194,7 @@ def _pointing(blocks: Sequence[Result], wrong: Sequence[Result], numbers: tuple[
         return made("kernel-or-transfer", f"{what} wrong in layers {_list(layers)}, of {len(all_layers)}: a kernel or a transfer")
     if kinds != all_kinds:
         return made("kernel-or-transfer", f"{what} wrong in {'keys' if kinds == {'k'} else 'values'} only: a kernel or a transfer, no allocator")
-    return made("unknown", f"{what} wrong on all layers, but not the same blocks everywhere")
+    return made("unknown", f"{what} wrong in some of the cache tensors only, other ones in other tensors: more than one cause, or none that the pattern tells")
 
 
 def _numbers(found: Iterable[int | None]) -> tuple[int | None, ...]:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from diag.tensors import views
+from diag.tensors import order, views
 from diag.tensors.cutting import Cut, How, Span, cut, is_kv, parts
 from diag.tensors.dump import Dump, ReadError, Tensor, Unread
 from diag.tensors.elements import itemsize
@@ -18,11 +18,13 @@ from diag.tensors.judging import LOST, Wrong
 from diag.tensors.matching import Match, Origin, Votes, nearest, row_digests
 from diag.tensors.measure import digests, measure_pair
 from diag.tensors.placement import Placements
-from diag.tensors.result import Alias, Result, Twins
+from diag.tensors.result import Result, Twins
+from diag.tensors.telling import with_others, with_owner, with_rest
 from diag.tensors.verdicts import CLOSE, Limits
 
-MIN_SHARE, MIN_SHARE_FIRST = 0.25, 0.5
-"""Share of a block's wrong rows that must be found together. In layer 0 equal tokens of strangers are equal rows: there more."""
+MIN_SHARE = 0.5
+"""Share of a block's wrong rows that must be found together: equal tokens of strangers are equal rows in layer 0."""
+SAME_MEMORY = "the same memory if both are of one process, which proves nothing; else it was never written for this request"
 MAX_NEAR = 16
 """Blocks that are looked for by distance."""
 MAX_CANDIDATES = 4_096
@@ -37,6 +39,8 @@ class Agreed:
     match: Match
     fingerprint: bool
     """V of layer 0 is among them: the tokens are those."""
+    others: int = 0
+    """Donors that hold as much of it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def explain(wrong: Sequence[Wrong], results: Sequence[Result], search: Search) -
         matches |= found
         rests |= left
         twins += same
-    agreed = _agreed(tensors, matches)
+    agreed = _agreed(tensors, matches, search)
     agreed |= _near(tensors, {key for _, blocks in tensors for key in blocks} - agreed.keys(), search)
     second = _second(tensors, rests)
     told: dict[int, Result] = {}
@@ -111,8 +115,10 @@ def explain(wrong: Sequence[Wrong], results: Sequence[Result], search: Search) -
         for key, item in blocks.items():
             match = _chosen(matches.get(item.ord, ()), agreed.get(key))
             one = _told(tensor, item, match, agreed.get(key), search)
+            if key in agreed:
+                one = with_others(one, agreed[key].match.origin.dump, agreed[key].others, (search.good, search.bad))
             rest = next((one for one in rests.get(item.ord, ()) if _mark(one) == second.get(key)), None)
-            told[item.ord] = one if rest is None or match is None or one.alias is None or one.alias.by != "rows" else _with_rest(one, match, rest, search)
+            told[item.ord] = one if rest is None or match is None or one.alias is None or one.alias.by != "rows" else with_rest(one, rest, search.good)
     return told, twins
 
 
@@ -132,14 +138,14 @@ def _exact(tensor: Wrong, blocks: dict[Block, Result], search: Search) -> tuple[
         for origin, span in _listed(held):
             votes.offer(origin, span.index, span.token, row_digests(held.cut, span))
     best = {number: votes.best(number) for number in sought}
-    found = {number: _enough(tensor, best[number], sought[number]) for number in sought}
+    found = {number: _enough(best[number], sought[number]) for number in sought}
     lost = [number for number, matches in found.items() if not matches]
     if lost and not tensor.good.tiled:
         for held in _held(tensor, search, bad=True):
             for origin, span in _unlisted(held):
                 votes.offer(origin, span.index, 0, row_digests(held.cut, span))
         for number in lost:
-            found[number] = _enough(tensor, votes.best(number), sought[number])
+            found[number] = _enough(votes.best(number), sought[number])
     rests = {number: _rest(matches[0], best[number]) for number, matches in found.items() if matches}
     return found, rests, _twins(tensor, ours, theirs, blocks)
 
@@ -160,9 +166,8 @@ def _second(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], rests: dict[in
     return {key: count.most_common(1)[0][0] for key, count in votes.items()}
 
 
-def _enough(tensor: Wrong, matches: Sequence[Match], sought: int) -> list[Match]:
-    share = MIN_SHARE_FIRST if tensor.place[3] in (0, None) else MIN_SHARE
-    return [match for match in matches if match.rows >= share * sought]
+def _enough(matches: Sequence[Match], sought: int) -> list[Match]:
+    return [match for match in matches if match.rows >= MIN_SHARE * sought]
 
 
 def _held(tensor: Wrong, search: Search, *, bad: bool = False) -> Iterator[Held]:
@@ -212,7 +217,7 @@ def _twins(
     return found
 
 
-def _agreed(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], matches: dict[int, list[Match]]) -> dict[Block, Agreed]:
+def _agreed(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], matches: dict[int, list[Match]], search: Search) -> dict[Block, Agreed]:
     """What most tensors say of one block: the origin that explains it. A block of a pool that is nobody's comes behind any that has a name."""
     votes: dict[Block, Counter[tuple[object, ...]]] = defaultdict(Counter)
     examples: dict[tuple[object, ...], Match] = {}
@@ -232,14 +237,24 @@ def _agreed(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], matches: dict[
                 if is_deep:
                     seen_deep.add((key, mark))
     for key, count in votes.items():  # equal tokens make equal rows in layer 0, whosesoever they are
-        for mark in [mark for mark in count if examples[mark].origin.physical is not None and key in deep and (key, mark) not in seen_deep]:
+        for mark in [mark for mark in count if _is_weak(examples[mark], search) and key in deep and (key, mark) not in seen_deep]:
             del count[mark]
-    best = {key: max(count, key=lambda mark: (examples[mark].origin.physical is None, count[mark])) for key, count in votes.items() if count}
-    return {key: Agreed(examples[mark], (key, mark) in tokens) for key, mark in best.items()}
+    agreed = {}
+    for key, count in votes.items():
+        if count:
+            mark = max(count, key=lambda mark: (examples[mark].origin.physical is None, count[mark], order.is_before(examples[mark].origin.dump, search.bad)))
+            dumps = {examples[other].origin.dump for other in count if count[other] >= count[mark] and examples[other].origin.physical is None}
+            agreed[key] = Agreed(examples[mark], (key, mark) in tokens, len(dumps - {examples[mark].origin.dump, search.good}))
+    return agreed
 
 
 def _tells_tokens(tensor: Wrong) -> bool:
     return tensor.role == "v" and tensor.place[3] == 0
+
+
+def _is_weak(match: Match, search: Search) -> bool:
+    """A block of a pool that is nobody's, or the good run itself: rows that were copied there by mistake are alike in every layer."""
+    return match.origin.physical is not None or match.origin.dump == search.good
 
 
 def _mark(match: Match) -> tuple[object, ...]:
@@ -268,8 +283,8 @@ def _near(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], keys: set[Block]
         places = [(origin, span, held.cut) for held in _held(tensor, search) for origin, span in _listed(held)][:MAX_CANDIDATES]
         near = nearest(sought, ((origin, span.index, span.token, one.block(span)) for origin, span, one in places), tolerance)
         for key, _, block in sought:
-            matches = [match for match in near[key] if not (match.origin.dump == search.good and match.shift == 0)]
-            matches = _enough(tensor, matches, max(1, blocks[key].rows_differ or block.shape[0]))
+            matches = [match for match in near[key] if not (match.origin.dump == search.good and (match.shift == 0 or match.shift % tensor.bad.block_tokens))]
+            matches = _enough(matches, max(1, blocks[key].rows_differ or block.shape[0]))
             if matches:
                 found[key] = Agreed(matches[0], _tells_tokens(tensor))
     return found
@@ -277,12 +292,14 @@ def _near(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], keys: set[Block]
 
 def _told(tensor: Wrong, item: Result, match: Match | None, agreed: Agreed | None, search: Search) -> Result:
     """The result with verdict, alias and words."""
+    if match is not None and match.origin.physical is not None and match.origin.dump == search.good and match.origin.physical == item.bad.physical:
+        return replace(item, detail=f"bit for bit what pool block {match.origin.physical} of {search.good} holds: {SAME_MEMORY}")
     if match is not None:
-        return _with(item, match, "block" if match.rows == (item.rows_of or 1) and match.exact else "rows" if match.exact else "noise", tensor, search)
+        return with_owner(item, match, "block" if match.rows == (item.rows_of or 1) and match.exact else "rows" if match.exact else "noise", tensor, search.good)
     if agreed is not None:
         by = _confirmed(tensor, item, agreed, search)
         if by is not None:
-            return _with(item, agreed.match, by, tensor, search)
+            return with_owner(item, agreed.match, by, tensor, search.good)
     if _is_transposed(tensor, item):
         return replace(item, verdict="permuted", detail="the good run's content with tokens and heads changed over (NHD against HND)")
     return item
@@ -303,36 +320,6 @@ def _confirmed(tensor: Wrong, item: Result, agreed: Agreed, search: Search) -> s
                     if apart is not None and apart <= search.limits.close(pair[0].dtype):
                         return "noise"
     return "fingerprint" if agreed.fingerprint and match.origin.physical is None else None
-
-
-def _with(item: Result, match: Match, by: str, tensor: Wrong, search: Search) -> Result:
-    origin = match.origin
-    own = origin.dump == search.good and origin.physical is None
-    request = None if origin.physical is not None else origin.dump if origin.request is None else f"{origin.dump}[{origin.request}]"
-    block = None if origin.physical is not None else match.block
-    alias = Alias(origin.dump, item.name, block, request, by, match.rows, origin.physical, origin.step)
-    whole_blocks = match.shift % tensor.bad.block_tokens == 0
-    moved = None if origin.physical is not None or not own or whole_blocks else match.shift
-    return replace(item, verdict="permuted" if own else "aliased", alias=alias, shift=moved, detail=_words(item, match, alias, moved, by, own=own))
-
-
-def _words(item: Result, match: Match, alias: Alias, moved: int | None, by: str, *, own: bool) -> str:
-    how = {"noise": ", but for rounding", "fingerprint": ": the same tokens, by V of layer 0"}.get(by, "")
-    if moved is not None:
-        return f"the good run's rows shifted by {moved:+d} tokens{how}"
-    part = "" if by in ("noise", "fingerprint") or match.rows == item.rows_of else f"{match.rows} of {item.rows_of} rows are of "
-    if alias.physical is not None:
-        same = ", the very block that the bad run uses: it was never written for this request" if alias.physical == item.bad.physical else ""
-        return f"{part}pool block {alias.physical} of {alias.dump}, which belongs to no request there{same}{how}"
-    return f"{part}block {alias.block} of {'the good run' if own else alias.request}{how}"
-
-
-def _with_rest(item: Result, match: Match, rest: Match, search: Search) -> Result:
-    """Its words with the second owner."""
-    origin = rest.origin
-    whose = f"pool block {origin.physical}" if origin.physical is not None else f"block {rest.block}"
-    dump = "the good run" if origin.dump == search.good else origin.dump if origin.request is None else f"{origin.dump}[{origin.request}]"
-    return replace(item, detail=f"{item.detail}, {rest.rows} of {whose} of {dump}")
 
 
 def _is_transposed(tensor: Wrong, item: Result) -> bool:

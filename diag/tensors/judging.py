@@ -232,9 +232,10 @@ class Judge:
     def _judged(self, good: Tensor, bad: Tensor, segment: Segment, rows: "Rows | None", place: Place, pair: Views) -> Judged:
         noise = None if self.noise is None else self.noise.tensors.get(place)
         limits = self._limits(good)
-        judged = judge(good.dtype, segment.good, segment.bad, segment.difference, rows, limits, noise)
+        coarser = max(good.dtype, bad.dtype, key=limits.close) if {good.dtype, bad.dtype} <= CLOSE.keys() else good.dtype
+        judged = judge(coarser, segment.good, segment.bad, segment.difference, rows, limits, noise)
         if good.dtype != bad.dtype:
-            words = "values are equal" if judged.verdict == "same" else f"values are {judged.verdict}"
+            words = "values are equal" if judged.verdict == "same" else f"values are {judged.doubt or judged.verdict}"
             return replace(judged, verdict="dtype-mismatch", doubt=None, detail=f"{good.dtype} in the good run, {bad.dtype} in the bad one; {words} when widened")
         if judged.verdict == "close" and rows is not None and outliers.may_hide(segment.good):
             hidden = outliers.hidden_rows(*pair(), len(rows))

@@ -15,9 +15,13 @@ from typing import Any
 
 from diag.errors import BadInput
 from diag.tensors.dump import Dump, Tensor
+from diag.tensors.elements import itemsize
 from diag.tensors.suffix import is_suffix, token_ids
 
 SHOWN = 3
+CODES = frozenset({"uint8", "uint16"})
+"""What the bits of bfloat16 and float8 are kept in where a format does not know them."""
+INDICES = frozenset({"token_ids", "positions", "block_table", "slot_mapping", "context_lens"})
 Key = tuple[str, int | None, int | None, int | None]
 
 
@@ -220,7 +224,11 @@ def _listed(numbers: Iterable[int | None]) -> str:
 
 
 def with_types(dump: Dump, types: Mapping[str, str]) -> Dump:
-    """The dump with element types that a person said (`"*"`: of all) put in for those that its files lost (opaque1, opaque2)."""
+    """The dump with element types that a person said (`"*"`: of all) put in where they fit (see `unused_types`).
+
+    They fit where the file lost the type (opaque1, opaque2), where unsigned integers of the same width hold its bits, and, for a
+    tensor that was named, at any type of the same width. Indices (token ids, block tables) stay what they are unless named.
+    """
     if not types:
         return dump
     return replace(dump, tensors=tuple(_with_type(tensor, types) for tensor in dump.tensors))
@@ -228,4 +236,28 @@ def with_types(dump: Dump, types: Mapping[str, str]) -> Dump:
 
 def _with_type(tensor: Tensor, types: Mapping[str, str]) -> Tensor:
     said = types.get(tensor.name, types.get("*"))
-    return tensor if said is None or not tensor.dtype.startswith("opaque") else replace(tensor, dtype=said)
+    return replace(tensor, dtype=said) if said is not None and _fits(tensor, said, named=tensor.name in types) else tensor
+
+
+def _fits(tensor: Tensor, said: str, *, named: bool) -> bool:
+    bits = named or tensor.dtype.startswith("opaque") or (tensor.role not in INDICES and tensor.dtype in CODES)
+    return bits and tensor.dtype != said and tensor.offset >= 0 and itemsize(tensor.dtype) == itemsize(said)
+
+
+def unused_types(dumps: Sequence[Dump], types: Mapping[str, str]) -> list[str]:
+    """What a person said of types and nothing came of, and why. `dumps`: as they were opened."""
+    found = []
+    for name, said in types.items():
+        tensors = [tensor for dump in dumps for tensor in dump.tensors if name in ("*", tensor.name)]
+        if any(_fits(tensor, said, named=name != "*") and types.get(tensor.name, said) == said for tensor in tensors):
+            continue
+        of = "" if name == "*" else f"{name}="
+        if not tensors:
+            why = f"no tensor is called {name}"
+        elif all(tensor.dtype == said for tensor in tensors):
+            why = "that is the type in the files"
+        else:
+            own = ", ".join(sorted({tensor.dtype for tensor in tensors}))
+            why = f"the files hold {own}: types of their own, or of another width" if name == "*" else f"its file says {own}, of another width"
+        found.append(f"--dtype {of}{said} is not used: {why}")
+    return found

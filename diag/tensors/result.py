@@ -8,6 +8,9 @@ from diag.tensors.measure import Difference, Figures
 from diag.tensors.pairing import Lone
 from diag.tensors.verdicts import ARTEFACT, GOOD_VERDICTS, SUSPICIOUS, Verdict
 
+RETYPED = ("values are equal when widened", "values are close when widened")
+"""How the detail of a dtype-mismatch ends that is one of type alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alias:
@@ -23,6 +26,8 @@ class Alias:
     """Token rows that are equal; of `noise` and `fingerprint` those that are alike."""
     physical: int | None = None
     step: int | None = None
+    others: int = 0
+    """Donors that hold as much of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,11 @@ class Result:
     def is_wrong(self) -> bool:
         """Neither the same nor close."""
         return self.verdict not in GOOD_VERDICTS
+
+    @property
+    def is_retyped(self) -> bool:
+        """Another element type and nothing else: the values are equal or close when widened."""
+        return self.verdict == "dtype-mismatch" and (self.detail or "").endswith(RETYPED)
 
     @property
     def is_artefact(self) -> bool:

@@ -1,6 +1,7 @@
 """`llmdiag compare-dumps` as a process: exit codes, JSON, Parquet, text at 80 columns, errors; and what `analyze` makes of it."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,10 @@ def test_lookups_are_judged_with_the_dumps(tmp_path: Path) -> None:
     assert {(row["method"], row["position"], row["hit"]) for row in found["lookups"]} >= {("binary", 0, True), ("linear", 0, False)}
     (first, *_) = found["diagnosis"]["findings"]
     assert (first["rule"], first["verdict"]) == ("prefix-block-mismatch", "confirmed")
+    command = first["actions"][0]["run"]
+    assert command.startswith(f"llmdiag query {shlex.quote(str(path['bad']))} lookups.log ")
+    rows = json.loads(cli.run(*shlex.split(command)[1:], "-f", "json", cwd=tmp_path).out)["rows"]
+    assert rows and all(row["disagrees"] for row in rows), "the printed command shows nothing"
 
 
 def test_same_is_0_and_the_pairs_are_a_table(tmp_path: Path) -> None:
@@ -181,6 +186,8 @@ def test_what_has_no_partner_and_what_cannot_be_read_is_told(tmp_path: Path) -> 
         (("good", "other"), "no tensor in common"),
         (("good", "bad", "-o", "x.txt"), "what kind of file"),
         (("good", "bad", "--tolerance", "float32=much"), "no relative L2"),
+        (("good", "bad", "--tolerance", "foo=0.1"), "no such element type: foo"),
+        (("good", "bad", "--lookups", "map.toml"), "--lookups map.toml: no lookup of a prefix cache"),
         (("good", "bad", "--dtype", "float99"), "no element type"),
         (("good", "bad", "--map", "map.toml"), "the new name is no text"),
         (("good", "bad", "-o", "missing/x.json"), "cannot write"),

@@ -181,6 +181,21 @@ def test_another_element_type(tmp_path: Path) -> None:
     assert all("values are equal" in (item.detail or "") for item in found.results if item.is_wrong)
 
 
+def test_types_alone_accuse_nobody(tmp_path: Path) -> None:
+    """The same run dumped as float32 and, rounded, as float16: no bad cache, nothing follows, nobody pointed at."""
+    good, bad = pair()
+    bad.pools = {key: pool.astype(np.float16) for key, pool in bad.pools.items()}
+    found = compared(tmp_path / "w", good, bad)
+    assert found.first is not None and found.first.kind == "other"
+    assert "only the types differ, everywhere (float32 against float16)" in found.first.says
+    assert found.scope is None
+    assert not any(item.follows for item in found.results)
+    each(bad, 1, lambda block: block.fill(1))
+    found = compared(tmp_path / "w", good, bad)
+    assert found.first is not None and (found.first.kind, found.first.result.block) == ("bad-kv", 1), found.first.says
+    assert found.scope is not None and (found.scope.points_at, found.scope.blocks) == ("allocator", (1,))
+
+
 def test_tokens_and_heads_changed_over_in_place(tmp_path: Path) -> None:
     """Same shape, but the bytes of a block lie head by head."""
     good, bad = pair()
@@ -263,16 +278,33 @@ def test_a_truncated_file_is_named_and_not_compared(tmp_path: Path) -> None:
     assert not any(item.layer == 2 and item.role == "v" for item in found.results)
 
 
-def test_the_pool_block_was_never_written_for_this_request(tmp_path: Path) -> None:
-    """No donors: the good dump's pool still holds, in the very same block, what the bad run reads."""
+def test_the_same_pool_block_seen_twice_is_nobody_s(tmp_path: Path) -> None:
+    """The good dump's pool holds, in the very same block, what the bad run reads: the same memory, if both are of one process."""
     content = request(1)
     good, bad = run(content, (0, 1, 2, 3), 90), run(content, (7, 1, 2, 3), 90)
     for key in bad.pools:
         bad.pools[key][7] = good.pools[key][7]
     found = compared(tmp_path / "w", good, bad)
-    assert verdicts(found) == everywhere({0: "aliased"})
-    assert {item.alias.physical for item in found.results if item.alias is not None} == {7}
-    assert all("never written for this request" in (item.detail or "") for item in found.results if item.is_wrong)
+    assert verdicts(found) == everywhere({0: "different"})
+    assert not any(item.alias for item in found.results)
+    assert all("pool block 7 of good holds: the same memory if both are of one process" in (item.detail or "") for item in found.results if item.is_wrong)
+    assert found.scope is not None and found.scope.points_at == "allocator"
+
+
+def test_right_tokens_after_a_wrong_block_are_no_alias(tmp_path: Path) -> None:
+    """Blocks 2 and 3 are right in layer 0 and differ above it: they follow from block 1, whoever has the same rows."""
+    content = request(1)
+    good, bad = run(content, (0, 1, 2, 3), 90), run(content, (7, 5, 8, 6), 91)
+    other = run(request(2), (0, 1, 2, 3))
+    each(bad, 1, lambda block: block.__setitem__(slice(None), np.random.default_rng(5).standard_normal(block.shape)))
+    for key in bad.pools:
+        for index in (2, 3) if key[1] else ():
+            bad.block(key, index)[:] = other.block(key, index)
+    found = compared(tmp_path / "w", good, bad, {"later": other})
+    assert verdicts(found) == everywhere({1: "different"}) | everywhere({2: "different", 3: "different"}, range(1, 4))
+    assert {item.block for item in found.results if item.follows} >= {2, 3}
+    assert not any(item.alias for item in found.results)
+    assert found.scope is not None and (found.scope.points_at, found.scope.blocks) == ("allocator", (1,)), found.scope
 
 
 def test_nothing_in_common_is_an_error(tmp_path: Path) -> None:

@@ -72,6 +72,30 @@ def test_far_off_while_all_successors_match_is_an_artefact() -> None:
     assert flags(marked) == {"layers.0.mlp.out": ARTEFACT, "layers.2.out": "first", "layers.3.out": "follows"}
 
 
+def test_what_the_next_operation_reads_is_no_artefact() -> None:
+    """Its input holds the same numbers in the same dump: the run computed with them, however well the last output matches."""
+    run = [
+        tensor(0, "layers.0.out", "different", 0.5, op="a", layer=0, direction="output"),
+        tensor(1, "layers.1.in", "different", 0.5, op="b", layer=1, direction="input"),
+        tensor(2, "layers.1.out", "different", 0.5, op="b", layer=1, direction="output"), tensor(3, "logits", op="head", direction="output"),
+    ]  # fmt: skip
+    marked, first = divergence.mark(run)
+    assert first is not None and (first.result.name, first.kind) == ("layers.0.out", "operation")
+    assert not any(item.doubt for item in marked), flags(marked)
+
+
+def test_a_suspicious_end_acquits_nobody() -> None:
+    end = dataclasses.replace(tensor(1, "logits", "close", 0.2), doubt="suspicious")
+    marked, _ = divergence.mark([tensor(0, "out", "different", 0.5), end])
+    assert not any(item.is_artefact for item in marked)
+
+
+def test_nan_in_an_output_is_no_artefact() -> None:
+    marked, first = divergence.mark([tensor(0, "layers.0.out", "nan", layer=0), tensor(1, "layers.1.out", layer=1)])
+    assert first is not None and first.kind == "nan"
+    assert not any(item.doubt for item in marked)
+
+
 def test_a_branch_that_matches_acquits_nobody() -> None:
     run = [
         tensor(0, "layers.0.q.out", "different", 2.0, layer=0), tensor(1, "layers.0.k.out", layer=0), tensor(2, "layers.0.attn.out", "different", 2.0, layer=0),
@@ -146,6 +170,13 @@ def test_later_blocks_of_deeper_layers_are_a_consequence() -> None:
     found = divergence.scope(cache(6, 2, wrong))
     assert found is not None
     assert (found.points_at, found.blocks) == ("allocator", (0,))
+
+
+def test_a_block_that_is_wrong_in_layer_0_follows_from_nobody() -> None:
+    marked, _ = divergence.mark(cache(3, 1, same({1, 2}, [0]) | same({1, 2, 3}, [1, 2])))
+    assert {item.block for item in marked if item.follows} == {3}
+    found = divergence.scope(marked)
+    assert found is not None and (found.points_at, found.blocks) == ("allocator", (1, 2)), found.says
 
 
 def test_one_tensor_tells_nothing() -> None:

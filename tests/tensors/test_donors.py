@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from diag.report import tensor_text
 from diag.tensors.matching import Origin, Votes
 from tests.tensors.world import BLOCK, Array, Key, compared, each, everywhere, pair, request, run, verdicts
 
@@ -86,6 +87,9 @@ def test_the_same_dump_as_a_donor_changes_nothing(tmp_path: Path) -> None:
     folders = [one.write(tmp_path / name) for name, one in (("good", good), ("bad", bad))]
     found = compare(*map(opened, folders), others=[opened(folders[1]), opened(folders[0])], options=Options(How(BLOCK)))
     assert found.donors == []
+    assert [note for note in found.notes if "is dropped" in note] == [
+        "donor bad is dropped: it is the bad dump itself", "donor good is dropped: it is the good dump itself, which is searched in any case",
+    ]  # fmt: skip
     assert verdicts(found) == everywhere({0: "different"})
 
 
@@ -96,6 +100,44 @@ def test_dumps_of_one_name_are_told_apart(tmp_path: Path) -> None:
     good, bad = pair()
     found = compare(opened(good.write(tmp_path / "one" / "npy")), opened(bad.write(tmp_path / "two" / "npy")))
     assert (found.good.name, found.bad.name) == ("one/npy", "two/npy")
+
+
+def test_of_equal_donors_the_one_that_ran_before_is_named(tmp_path: Path) -> None:
+    from diag.tensors.compare import Options, compare
+    from diag.tensors.cutting import How
+    from tests.tensors.world import opened
+
+    good, bad = pair()
+    owner = request(2)
+    for key in bad.pools:
+        bad.block(key, 1)[:] = owner[key][:BLOCK]
+    donors = [opened(run(owner, (0, 1, 2, 3)).write(tmp_path / f"request-{number}")) for number in (12, 7, 15)]
+    found = compare(
+        opened(good.write(tmp_path / "good")), opened(bad.write(tmp_path / "request-10")), others=donors, options=Options(How(BLOCK))
+    )
+    assert {(i.alias.request, i.alias.others) for i in found.results if i.alias is not None} == {("request-7", 2)}
+    assert all((item.detail or "").endswith("2 other donors hold it as well") for item in found.results if item.is_wrong)
+    facts = [text for label, text in tensor_text._facts(found) if label == "Whose"]
+    assert facts == ["block 1 is block 0 of request-7 (2 other donors hold it), in 8 of 8 cache tensors"]
+
+
+def test_the_owner_of_every_wrong_block_is_told_by_most_of_its_tensors(tmp_path: Path) -> None:
+    """Block 2 has the tokens of `owner`; a quarter of its rows above layer 0 is of `quarter`, which makes it nobody's."""
+    good, bad = pair()
+    owner, quarter = request(2), request(3)
+    chance = np.random.default_rng(8)
+    for key in bad.pools:
+        bad.block(key, 0)[:] = owner[key][:BLOCK]
+        block = bad.block(key, 2)
+        block[:] = chance.standard_normal(block.shape)
+        if key[1] == 0:
+            block[:12] = owner[key][BLOCK : BLOCK + 12]
+        block[12:] = quarter[key][:4]
+    found = compared(tmp_path / "w", good, bad, {"owner": run(owner, (0, 1, 2, 3)), "quarter": run(quarter, (0, 1, 2, 3))})
+    assert {i.alias.request for i in found.results if i.alias is not None} == {"owner"}
+    facts = [text for label, text in tensor_text._facts(found) if label == "Whose"]
+    assert facts[0] == "block 0 is block 0 of owner, in 8 of 8 cache tensors"
+    assert facts[1].startswith("block 2 has the tokens of block 1 of owner (12 of 16 rows), by V of layer 0"), facts
 
 
 def test_rows_that_repeat_have_no_vote() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from diag.errors import BadInput
 from diag.tensors.dump import Dump, Tensor
-from diag.tensors.pairing import Pairing, pair, read_map, with_types
+from diag.tensors.pairing import Pairing, pair, read_map, unused_types, with_types
 from tests.tensors.world import opened
 
 
@@ -122,3 +122,22 @@ def test_lost_types_are_what_a_person_says() -> None:
     found = with_types(described("x", "x", lost, kept), {"*": "bfloat16", "a": "float16"})
     assert [item.dtype for item in found.tensors] == ["float16", "float32"]
     assert with_types(described("x", "x", lost), {"*": "bfloat16"}).tensors[0].dtype == "bfloat16"
+
+
+def test_bits_kept_as_integers_are_what_a_person_says() -> None:
+    codes = Tensor("layers.0.k_cache", "uint16", (4, 2), Path("k.npy"), role="k")
+    half, table = Tensor("h", "float16", (2,), Path("h.npy")), Tensor("block_table", "uint16", (2,), Path("t.npy"), role="block_table")
+    of = described("x", "x", codes, half, table)
+    assert [item.dtype for item in with_types(of, {"*": "bfloat16"}).tensors] == ["bfloat16", "float16", "uint16"]
+    assert [item.dtype for item in with_types(of, {"h": "bfloat16"}).tensors] == ["uint16", "bfloat16", "uint16"]
+    assert unused_types([of], {"*": "bfloat16", "h": "bfloat16"}) == []
+
+
+def test_a_type_that_nothing_comes_of_is_told() -> None:
+    of = described("x", "x", Tensor("h", "float32", (2,), Path("h.npy")), Tensor("lost", "opaque2", (2,), Path("l.npy")))
+    assert unused_types([of], {"*": "float8_e5m2", "h": "bfloat16", "no.such": "float16"}) == [
+        "--dtype float8_e5m2 is not used: the files hold float32, opaque2: types of their own, or of another width", "--dtype h=bfloat16 is not used: its file says float32, of another width",
+        "--dtype no.such=float16 is not used: no tensor is called no.such",
+    ]  # fmt: skip
+    assert with_types(of, {"*": "float8_e5m2"}).tensors[1].dtype == "opaque2"
+    assert unused_types([of], {"h": "float32"}) == ["--dtype h=float32 is not used: that is the type in the files"]

@@ -1,0 +1,46 @@
+"""A result with the owner of its block: verdict, alias and words."""
+
+from dataclasses import replace
+
+from diag.tensors.judging import Wrong
+from diag.tensors.matching import Match
+from diag.tensors.result import Alias, Result
+
+
+def with_owner(item: Result, match: Match, by: str, tensor: Wrong, good: str) -> Result:
+    """The result as the block of that owner. `by`: how it was recognised (see Alias); `good`: name of the good dump."""
+    origin = match.origin
+    own = origin.dump == good and origin.physical is None
+    request = None if origin.physical is not None else origin.dump if origin.request is None else f"{origin.dump}[{origin.request}]"
+    block = None if origin.physical is not None else match.block
+    alias = Alias(origin.dump, item.name, block, request, by, match.rows, origin.physical, origin.step)
+    whole_blocks = match.shift % tensor.bad.block_tokens == 0
+    moved = None if origin.physical is not None or not own or whole_blocks else match.shift
+    return replace(item, verdict="permuted" if own else "aliased", alias=alias, shift=moved, detail=_words(item, match, alias, moved, by, own=own))
+
+
+def _words(item: Result, match: Match, alias: Alias, moved: int | None, by: str, *, own: bool) -> str:
+    how = {"noise": ", but for rounding", "fingerprint": ": the same tokens, by V of layer 0"}.get(by, "")
+    if moved is not None:
+        return f"the good run's rows shifted by {moved:+d} tokens{how}"
+    part = "" if by == "noise" or match.rows >= (item.rows_of or 1) else f"{match.rows} of {item.rows_of} rows are of "
+    if alias.physical is not None:
+        return f"{part}pool block {alias.physical} of {alias.dump}, which belongs to no request there{how}"
+    return f"{part}block {alias.block} of {'the good run' if own else alias.request}{how}"
+
+
+def with_others(item: Result, dump: str, others: int, own: tuple[str, str]) -> Result:
+    """How many donors might be named as well as `dump`; `own`: the good and the bad dump."""
+    alias = item.alias
+    if alias is None or not others or alias.physical is not None or alias.dump in own or alias.dump != dump:
+        return item
+    held = "1 other donor holds" if others == 1 else f"{others} other donors hold"
+    return replace(item, alias=replace(alias, others=others), detail=f"{item.detail}; {held} it as well")
+
+
+def with_rest(item: Result, rest: Match, good: str) -> Result:
+    """Its words with the second owner."""
+    origin = rest.origin
+    whose = f"pool block {origin.physical}" if origin.physical is not None else f"block {rest.block}"
+    dump = "the good run" if origin.dump == good else origin.dump if origin.request is None else f"{origin.dump}[{origin.request}]"
+    return replace(item, detail=f"{item.detail}, {rest.rows} of {whose} of {dump}")
