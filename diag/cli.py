@@ -38,6 +38,8 @@ def cli() -> None:
     llmdiag analyze PATH...   the same from a bundle or loose evidence files
     llmdiag report PATH       a runbook report to attach to a ticket
     llmdiag scan-cache        find ghost keys in Redis or Valkey
+    llmdiag compare-dumps A B tensor dumps: which block is wrong, and whose it is
+    llmdiag repro-prefix URL  does the prefix cache answer with wrong blocks
     llmdiag health URL        is an engine stuck, or only busy
     llmdiag recovery PATH...  where the time of a recovery went
     """

@@ -77,6 +77,7 @@ BUDGET_BYTES = 1 << 20
 HINT = "llmdiag snapshot {pid}"
 COLUMN_HINTS = {
     "host_events.initiator": "llmdiag analyze PATHS JOURNAL WATCHDOG_LOG --events-map MAP", "watchdog_rules": "llmdiag analyze PATHS WATCHDOG_LOG --events-map MAP",
+    "event_files": "llmdiag analyze PATHS JOURNAL",
     "http_events.status": "llmdiag analyze PATHS ACCESS_LOG", "log_events.event": "llmdiag analyze PATHS ENGINE_LOG",
 }  # fmt: skip
 """What somebody has to hand in, because no snapshot finds it."""
@@ -90,7 +91,9 @@ JSON_START = (b"{", b"[")
 
 
 def collect(patient: Patient, door: Door) -> Collecting:
-    """Nothing of its own: what a live service's unit did is in the journal that `logs` collects."""
+    """Nothing of its own: what a live service's unit did is in the journal that `logs` collects, who did it often is not."""
+    for table in FEEDS:
+        door.note(table, "skipped", f"no supervisor's journal is taken from a live process: {COLUMN_HINTS[table]}")
     return
     yield
 

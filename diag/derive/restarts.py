@@ -16,8 +16,9 @@ from diag.tables import Table, table
 if TYPE_CHECKING:
     import pandas as pd
 
-NEEDS = ("host_events", "log_events")
-WANTS = ("http_events", "metrics", "log_files", "event_files", "watchdog_rules")
+NEEDS = ("host_events", "log_events", "event_files")
+"""Without any supervisor's journal nobody knows who restarted a service, however quiet the kernel's log is."""
+WANTS = ("http_events", "metrics", "log_files", "watchdog_rules")
 
 _RESTART = "restart BIGINT: number of the restart, from 0, in order of time"
 _UNIT = "unit VARCHAR: unit, container or pod that was restarted; NULL = no journal names it"

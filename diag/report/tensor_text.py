@@ -50,12 +50,16 @@ def render(found: Comparison, width: int) -> Iterator[RenderableType]:
 def _headline(found: Comparison) -> Text:
     total = counts(found)
     wrong = sum(item.is_wrong for item in found.results)
+    left = len(found.unread) + len(found.unpaired)
     pairs = f"{total['pairs']} tensors and blocks"
     if found.verdict == "differ":
         return Text(f"DIFFER: {wrong} of {pairs}", style=VERDICT_COLOURS["differ"])
     if found.verdict == "close":
         doubt = f", {total['suspicious']} of them suspicious" if total["suspicious"] else ""
-        return Text(f"CLOSE: {pairs}, {total.get('close', 0)} not bit for bit{doubt}", style="yellow" if doubt else VERDICT_COLOURS["close"])
+        unseen = f"; {left} could not be compared" if left else ""
+        return Text(f"CLOSE: {pairs}, {total.get('close', 0)} not bit for bit{doubt}{unseen}", style="yellow" if doubt else VERDICT_COLOURS["close"])
+    if left:  # what was not looked at is not the same
+        return Text(f"SAME: {pairs} that could be compared, {left} could not", style="yellow")
     return Text(f"SAME: all {pairs}", style=VERDICT_COLOURS["same"])
 
 

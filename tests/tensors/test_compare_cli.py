@@ -213,3 +213,13 @@ def test_a_single_dump_is_evidence_too(tmp_path: Path) -> None:
     dumps(tmp_path, good=good)
     said = cli.run("query", "good", "SELECT name, layer, role, dtype, shape, nan FROM tensors WHERE nan > 0", "-f", "json", cwd=tmp_path)
     assert json.loads(said.out)["rows"] == [{"name": "layers.0.k_cache", "layer": 0, "role": "k", "dtype": "float32", "shape": "12x16x2x32", "nan": 1}]
+
+
+def test_what_could_not_be_compared_is_not_called_the_same(tmp_path: Path) -> None:
+    for side in ("good", "bad"):
+        (tmp_path / side).mkdir()
+        np.save(tmp_path / side / "x.npy", np.ones(9, np.float32))
+    np.save(tmp_path / "bad" / "alone.npy", np.ones(3, np.float32))
+    said = cli.run("compare-dumps", "good", "bad", cwd=tmp_path)
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[0] == "SAME: 1 tensors and blocks that could be compared, 1 could not"
