@@ -77,8 +77,9 @@ def scan(
 ) -> ScanResult:
     """Judge every string value that matches `pattern`, in all databases or some.
 
-    Memory holds at most `sample` facts per family until its profile is known, then only what is odd. `each` sees
-    every row once, also those of sound keys, in no order; without it sound keys are only counted, which is faster.
+    Memory holds `sample` facts per family until its profile is known (in doubt up to 16 times as many), then only what
+    is odd. `each` sees every row once, also those of sound keys, in no order; without it sound keys are only counted,
+    which is faster.
     """
     started = time.monotonic()
     with speaking(target):

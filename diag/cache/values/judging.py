@@ -8,10 +8,14 @@ from diag.cache.values import halves, second_thoughts
 from diag.cache.values.facts import Facts
 from diag.cache.values.families import family, version_of, versionless
 from diag.cache.values.keys import CacheKey, Place, ScanResult, Server, Tally, judged
-from diag.cache.values.profile import Profile, Sample, learn
+from diag.cache.values.profile import DATA, MAJORITY, Profile, Sample, learn
 from diag.cache.values.selection import Selection, current
 
 SAMPLE = 200
+NEAR = 0.1
+"""So near to the share of data that decides, the sample may be luck: more siblings are read before a family is learnt."""
+MORE = 16
+"""At most so many times as many."""
 MAX_SOFT = 10_000
 
 Seen = tuple[Place, Facts]
@@ -26,7 +30,7 @@ class Scan:
     each: Callable[[CacheKey], None] | None = None
     """Sees every row once, also those of sound keys, in no order."""
     sample: int = SAMPLE
-    """Siblings that are read before a family is learnt."""
+    """Siblings that are read before a family is learnt, up to MORE times as many while their kinds leave it in doubt."""
     waiting: dict[Family, list[Seen]] = field(default_factory=lambda: defaultdict(list))
     profiles: dict[Family, Profile] = field(default_factory=dict)
     versions: dict[Family, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -48,9 +52,18 @@ class Scan:
         if profile is not None:
             self._judge(place, facts, profile)
             return
-        self.waiting[name].append((place, facts))
-        if len(self.waiting[name]) >= self.sample:
+        members = self.waiting[name]
+        members.append((place, facts))
+        if self._are_enough(members):
             self._learn(name)
+
+    def _are_enough(self, members: list[Seen]) -> bool:
+        """After `sample`, 2, 4, 8 … times as many: is it beyond doubt whether most of the family is data?"""
+        times, rest = divmod(len(members), self.sample)
+        if times == 0 or rest or times.bit_count() != 1:
+            return False
+        share = sum(facts.kind in DATA for _, facts in members) / len(members)
+        return times >= MORE or abs(share - MAJORITY) >= NEAR
 
     def sound(self, db: int, name: str, versions: tuple[str, str] | None, keys: int, size: int) -> None:
         """Count values that were seen to be sound without a row of their own; only where nobody wants to see every row.
