@@ -183,6 +183,35 @@ def test_a_page_of_one_slot_is_elsewhere_all_at_once(cluster: LiveCluster) -> No
     _exact(found, names[::20], len(names))
 
 
+def test_a_slot_is_away_for_a_part_of_a_scan_and_back_at_its_end(cluster: LiveCluster) -> None:
+    """Nobody is asked for its keys while they are elsewhere, and who owns it looks the same before and after."""
+    slot = key_slot(b"{slot}")
+    source = cluster.owner(slot)
+    target = next(node for node in cluster.primaries if node is not source)
+    tags = [tag for number in range(200) if cluster.owner(key_slot(tag := b"{t%d}" % number)) is source]
+    names = [b"emb:{slot}:%05d" % number for number in range(600)]
+    pipe = source.client().pipeline(transaction=False)
+    for number in range(3000):
+        pipe.set(b"emb:%b:9%05d" % (tags[number % len(tags)], number), b"\x00" + FRESH)
+    for number, name in enumerate(names):
+        pipe.set(name, GHOST if number % 20 == 0 else b"\x00" + FRESH)
+    pipe.execute()
+    happened: list[int] = []
+
+    class Moving(Watch):
+        def tick(self, keys: int) -> None:
+            if len(happened) == 12:
+                cluster.move(slot, source, target, batch=100)
+            if len(happened) == 60:
+                cluster.move(slot, target, source, batch=100)
+            happened.append(keys)
+
+    with topology.connect(cluster.url) as client:
+        found = topology.scan(client, cluster.url, how=How(Pace(batch_keys=20), watch=Moving()))
+    assert len(happened) > 60 and cluster.owner(slot) is source
+    _exact(found, names[::20], 3600)
+
+
 def test_slots_move_during_scans(cluster: LiveCluster) -> None:
     names = cluster.fill(GHOSTS, HEALTHY)
     moved: list[int] = []

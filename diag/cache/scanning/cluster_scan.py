@@ -24,6 +24,7 @@ from diag.cache.scanning.walk import Walk
 from diag.cache.scanning.wire import Wire
 from diag.cache.servers.cluster import Cluster
 from diag.cache.servers.connection import Client, describe, speaking
+from diag.cache.servers.routing import Moves
 from diag.cache.servers.slots import Address, Layout, slot_of
 from diag.cache.values.facts import Facts, facts_of
 from diag.cache.values.families import family
@@ -87,6 +88,7 @@ class _Walk:
     """Hashes of the names of all keys that were judged."""
     unsettled: set[int] = field(default_factory=set)
     """Slots to go through again."""
+    moves: Moves = field(default_factory=lambda: Moves(set(), {}))
     lock: Lock = field(default_factory=Lock)
     stop: Event = field(default_factory=Event)
     rounds: int = 0
@@ -97,7 +99,8 @@ class _Walk:
         router = self.cluster.router
         layout = router.refresh()
         router.redirected.clear()
-        self.unsettled |= router.moving()
+        self.moves = router.moves()
+        self.unsettled |= self.moves.moving
         self._at_once(layout, lambda node: self._own(node, layout))
         moved: set[int] = set()
         while (again := self._take_unsettled()) and self.rounds < ROUNDS and not self.how.stop():
@@ -105,7 +108,7 @@ class _Walk:
             moved |= again
             self._at_once(router.layout, _Second(self, again).look_at)
         if moved:
-            self.notes.append(f"{len(moved)} slots moved or lost their node during the scan and were gone through again")
+            self.notes.append(f"{len(moved)} slots moved or lost their node during the scan, or may have been away, and were gone through again")
         if again:
             self.notes.append(f"{len(again)} slots are still being moved: keys in them may have been missed; scan again when they are at rest")
 
@@ -193,10 +196,13 @@ class _Walk:
         return facts_of(value, length=item.bytes if long else None, markers=self.markers)
 
     def _take_unsettled(self) -> set[int]:
-        """Slots that moved, or were found moving, since they were asked for the last time."""
+        """Slots that moved, were found moving, or may have been away and are back, since they were asked for the last time."""
         router = self.cluster.router
-        router.refresh()
-        found = self.unsettled | router.redirected | router.moving()
+        layout = router.refresh()
+        before, self.moves = self.moves, router.moves()
+        took_over = self.moves.took_over(before)
+        found = self.unsettled | router.redirected | self.moves.moving
+        found |= {slot for slot, owner in enumerate(layout.owners) if owner in took_over}
         self.unsettled = set()
         router.redirected.clear()
         return found

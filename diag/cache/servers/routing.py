@@ -7,6 +7,7 @@ instead of a time, and shows no node for itself; so its job is done here, over o
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ import redis
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from diag.cache.servers.connection import Client
-from diag.cache.servers.slots import Address, Args, Layout, keys_of, layout_of, moving_slots, slot_of, text_of
+from diag.cache.servers.slots import Address, Args, Layout, config_epoch, keys_of, layout_of, moving_slots, slot_of, text_of
 
 FAILOVER_S = 30.0
 """How long a slot may have no primary: twice the time in which a cluster notices with its default settings."""
@@ -59,15 +60,20 @@ class Router:
             self.layout = layout
         return layout
 
-    def moving(self) -> set[int]:
-        """Slots that are being moved right now, as far as the nodes may say."""
-        found: set[int] = set()
+    def moves(self) -> "Moves":
+        """What the nodes may say of slots on their way."""
+        moving: set[int] = set()
+        epochs: dict[Address, int] = {}
         for address in self.layout.primaries:
             try:
-                found |= moving_slots(cast(bytes, raw(self.node(address), "CLUSTER", "NODES")))
+                answer = cast(bytes, raw(self.node(address), "CLUSTER", "NODES"))
             except redis.RedisError:
                 continue
-        return found
+            moving |= moving_slots(answer)
+            epoch = config_epoch(answer)
+            if epoch is not None:
+                epochs[address] = epoch
+        return Moves(moving, epochs)
 
     def run(self, commands: Sequence[Command], db: int = 0) -> list[Any]:
         """The answers, in order; an error that is about the command is an answer, too.
@@ -223,6 +229,20 @@ class Router:
         if not best.primaries:
             raise redis.ResponseError("CLUSTERDOWN no slot is served: this cluster was never put together")
         return best
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Slots on their way at one moment."""
+
+    moving: set[int]
+    """Right now."""
+    epochs: Mapping[Address, int]
+    """Of each primary; another one than before means that it has taken over slots, were it only back again."""
+
+    def took_over(self, before: "Moves") -> set[Address]:
+        """Nodes that got slots since then; one that was no primary then shows by what it owns."""
+        return {node for node, epoch in self.epochs.items() if before.epochs.get(node, epoch) != epoch}
 
 
 _NOTHING = Layout((), {})

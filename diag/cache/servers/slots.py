@@ -71,11 +71,21 @@ def _address(node: Sequence[Any], asked: Address) -> Address:
 
 def moving_slots(answer: bytes | str) -> set[int]:
     """Slots that the node which gave this answer to CLUSTER NODES is migrating or importing: `[5461->-0a1b…]`."""
-    text = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
-    mine = next((line for line in text.splitlines() if "myself" in line), "")
-    words = [word[1:-1] for word in mine.split()[8:] if word.startswith("[") and word.endswith("]")]
+    words = [word[1:-1] for word in _myself(answer)[8:] if word.startswith("[") and word.endswith("]")]
     numbers = [word.partition("-")[0] for word in words]
     return {int(number) for number in numbers if number.isdecimal() and int(number) < SLOTS}
+
+
+def config_epoch(answer: bytes | str) -> int | None:
+    """Of the node that gave this answer to CLUSTER NODES: it grows whenever the node has taken over a slot."""
+    words = _myself(answer)
+    return int(words[6]) if len(words) > 6 and words[6].isdecimal() else None
+
+
+def _myself(answer: bytes | str) -> list[str]:
+    """Its line about itself: id, address, flags, primary, ping, pong, config epoch, link, slots …"""
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+    return next((line for line in text.splitlines() if "myself" in line), "").split()
 
 
 def words_of(args: Args) -> list[str]:
