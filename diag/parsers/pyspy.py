@@ -30,7 +30,7 @@ TOOL = "py-spy"
 
 PROCESS = re.compile(r"^\s*Process (\d{1,10}): (.*)$")
 PYTHON = re.compile(r"^\s*Python v(\S+) \(.*\)\s*$")
-PARENT = re.compile(r"^\s*Parent Process \d+: ")
+PARENT = re.compile(r"^\s*Parent Process (\d{1,10}): ")
 BY_WATCHDOG = re.compile(r"py-?spy dump\b.*?(?:for PID|--pid|-p)\s+(\d{1,10})\b", re.IGNORECASE)
 THREAD = re.compile(r'^\s*Thread (0x[0-9A-Fa-f]{1,15}|\d{1,18})(?: \((idle|active|active\+gil)\))?(?:: "(.*)")?\s*$')
 ERROR = re.compile(r"^\s*(Error: |Permission Denied: Try running|thread '.*' panicked at)")
@@ -165,7 +165,8 @@ class _OpenDump:
 
     pid: int | None
     source: str
-    header: bool
+    title: str | None
+    ppid: int | None = None
     threads: list[_OpenThread] = field(default_factory=list)
     error: list[str] = field(default_factory=list)
     locals_read: bool = False
@@ -186,9 +187,13 @@ class _Reader:
         if not line.strip():
             return
         if (match := PROCESS.match(line)) is not None:
-            self._open(int(match[1]), number, header=True)
-        elif PYTHON.match(line) or PARENT.match(line) or line.startswith("-" * 20):
+            self._open(int(match[1]), number, match[2].strip())
+        elif PYTHON.match(line) or line.startswith("-" * 20):
             self.thread, self.in_error = None, False
+        elif (match := PARENT.match(line)) is not None:
+            self.thread, self.in_error = None, False
+            if self.dumps:
+                self.dumps[-1].ppid = int(match[1])
         elif (match := THREAD.match(line)) is not None:
             self._open_thread(match, number)
         elif ERROR.match(line):
@@ -200,8 +205,8 @@ class _Reader:
             if (match := BY_WATCHDOG.search(line)) is not None:
                 self.announced = int(match[1])
 
-    def _open(self, pid: int | None, number: int, *, header: bool) -> _OpenDump:
-        self.dumps.append(_OpenDump(pid, self.source(number), header))
+    def _open(self, pid: int | None, number: int, title: str | None = None) -> _OpenDump:
+        self.dumps.append(_OpenDump(pid, self.source(number), title))
         self.thread, self.is_arg, self.in_error, self.announced = None, None, False, None
         return self.dumps[-1]
 
@@ -210,14 +215,14 @@ class _Reader:
         dump = self.dumps[-1] if self.dumps else None
         known = dump is not None and any(other.id == thread.id for other in dump.threads)
         if dump is None or known or dump.error or self.announced is not None:
-            dump = self._open(self.announced, number, header=False)
+            dump = self._open(self.announced, number)
         dump.threads.append(thread)
         self.thread, self.is_arg, self.in_error = thread, None, False
 
     def _open_error(self, line: str, number: int) -> None:
         dump = self.dumps[-1] if self.dumps else None
         if dump is None or dump.threads or dump.error:
-            dump = self._open(self.announced, number, header=False)
+            dump = self._open(self.announced, number)
         dump.error.append(line)
         self.thread, self.in_error = None, True
 
@@ -246,7 +251,7 @@ def _finished(dump: _OpenDump, fallback: int | None) -> Dump:
     pid = _main_thread(dump) if pid is None else pid
     threads = tuple(_finished_thread(thread, pid) for thread in dump.threads)
     failure = classify("\n".join(without_backtrace(dump.error))) if dump.error and not threads else None
-    return Dump(pid, TOOL, threads, dump.source, failure, dump.locals_read)
+    return Dump(pid, TOOL, threads, dump.source, failure, dump.locals_read, title=dump.title, ppid=dump.ppid)
 
 
 def _finished_thread(thread: _OpenThread, pid: int | None) -> Thread:

@@ -9,9 +9,11 @@ import msgspec
 from diag.errors import Garbled
 from diag.model import Artefact, Row
 from diag.parsers import faulthandler, gdb_bt, perf, pyspy, pystack, strace
+from diag.parsers.process_titles import role
 from diag.parsers.pyspy import Count, JsonThread
 from diag.parsers.stack_dumps import Dump, numbered, rows
 from diag.parsers.stack_formats import format_of, order_in, pid_in
+from diag.redact import Redactor
 from diag.tables import Table, table
 
 SAMPLE_HEAD = '{"artefact":"stacks"'
@@ -103,7 +105,22 @@ def rows_of(artefacts: Sequence[Artefact]) -> Iterator[Row]:
     for dump in samples:
         if not (dump.checked and indexed):
             yield "stack_dumps", _dump_row(dump)
+    yield from _named(samples)
     yield from _missing(samples)
+
+
+def _named(dumps: Sequence[Dump]) -> Iterator[Row]:
+    """Processes that a dump's head names. No list of all there are: the table counts as looked at only if such a list is there, too."""
+    redactor = Redactor()
+    seen: set[tuple[int, str]] = set()
+    for dump in dumps:
+        if dump.pid is None or not dump.title or (dump.pid, dump.title) in seen:
+            continue
+        seen.add((dump.pid, dump.title))
+        command = " ".join(redactor.argv(dump.title.split()))
+        yield "processes", {
+            "pid": dump.pid, "ppid": dump.ppid, "role": role(command), "cmd": command, "is_python": True, "ts": dump.ts, "source": dump.source,
+        }
 
 
 def _live_dump(artefact: Artefact) -> Dump:

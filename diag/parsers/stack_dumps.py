@@ -88,6 +88,9 @@ class Dump:
     started_at: datetime.datetime | None = None
     structured: bool = False
     """JSON: knows more than the text form of the same moment."""
+    title: str | None = None
+    """Command line or title of the process, where the tool prints it."""
+    ppid: int | None = None
     checked: bool = False
     """The dumping side took care of torn reads: what it did not mark is whole."""
     order: tuple[object, ...] = field(default=(), compare=False)

@@ -359,3 +359,15 @@ def test_artefacts_are_read_back_whatever_is_missing() -> None:
     assert str(frames[0]["started_at"]) == "2026-11-30 02:53:20"
     assert [row["outcome"] for table, row in rows if table == "stack_dumps"] == ["ok"], "an interrupted snapshot has no index"
     assert {row["table_name"] for table, row in rows if table == "collected" and row["status"] == "partial"} == set(stacks.FEEDS)
+
+
+def test_the_head_of_a_dump_names_its_process_and_secrets_in_it_are_masked() -> None:
+    text = (
+        'Process 21505: VLLM::EngineCore\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 21505 (idle): "MainThread"\n    <module> (tree.py:13)\n\n'
+        + "-" * 80
+        + '\nProcess 21510: python3 worker.py --api-key sk-abcdef0123456789\nPython v3.11.7 (/usr/bin/python3.11)\n'
+        'Parent Process 21505: VLLM::EngineCore\n\nThread 21510 (idle): "MainThread"\n    <module> (w.py:1)\n'
+    )
+    rows = parse(stacks, {"dump.txt": text})["processes"]
+    assert [(row["pid"], row["ppid"], row["role"]) for row in rows] == [(21505, None, "engine_core"), (21510, 21505, "other")]
+    assert "sk-abcdef0123456789" not in str(rows[1]["cmd"]) and str(rows[1]["cmd"]).startswith("python3 worker.py --api-key ")

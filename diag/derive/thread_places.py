@@ -1,0 +1,178 @@
+"""Where in its work every thread is, in words of the engine: idle, scheduling, waiting for workers, for peers, for the device.
+
+A place must be the same in all samples to be called one; then who waits for whom, and which rank is not where the others
+are, follow from comparing processes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from diag import places
+from diag.tables import Table, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEEDS = ("stack_frames",)
+WANTS = ("process_roles",)
+GIVES: tuple[Table, ...] = (
+    table(
+        "thread_places",
+        "Where in its work each thread is, over all samples",
+        "pid BIGINT: process", "started_at TIMESTAMP: start of the process", "tid BIGINT: thread",
+        "thread VARCHAR: Python name of the thread",
+        "main BOOLEAN: the main thread, which runs the loop of an engine process (of a dump without names, whoever runs it)",
+        "role VARCHAR: role of its process; NULL = not known",
+        "rank VARCHAR: its place in the group as the process's title says, DP0 TP3; NULL = it does not",
+        "place VARCHAR: as diag/places names it, the same in all samples; mixed = several; NULL = none that is known",
+        "says VARCHAR: the place in words",
+        "rest BOOLEAN: it is where such a thread is when there is nothing to do",
+        "waits_for VARCHAR: whom it waits for there: a role, device, peers, cache, threads; NULL = nobody",
+        "phase VARCHAR: startup | serving | shutdown; NULL = the stack does not say",
+        "samples BIGINT: whole stacks of this thread", "of BIGINT: samples taken of its process",
+        "same BOOLEAN: one and the same stack, lines included, in all samples; NULL = one sample",
+        "span_s DOUBLE: between first and last sample; NULL = one sample, or they have no time",
+        "active_samples BIGINT: samples in which the dumping tool saw it on a CPU",
+        "gil_samples BIGINT: samples in which it held the GIL",
+        "asleep_with_gil BIGINT: samples in which it held the GIL and was on no CPU (only JSON dumps can tell)",
+        "leaf VARCHAR: innermost function in the last sample", "chain VARCHAR: innermost functions of the last sample, innermost first, joined by <-",
+    ),
+    table(
+        "odd_ranks",
+        "Main threads of one role that are not where most of their kind are",
+        "pid BIGINT: process", "started_at TIMESTAMP: start of the process", "tid BIGINT: its main thread",
+        "role VARCHAR: role that is compared", "rank VARCHAR: its place in the group; NULL = not known",
+        "place VARCHAR: where it is; NULL = nowhere that is known", "says VARCHAR: the place in words",
+        "chain VARCHAR: innermost functions, innermost first, joined by <-",
+        "crowd_place VARCHAR: where most of the others are", "crowd_says VARCHAR: that place in words",
+        "crowd BIGINT: how many are there", "of BIGINT: processes of that role with stacks",
+    ),
+)
+
+PROCESS = ("bundle", "host", "capture", "pid")
+USED = ("ts", "started_at", "thread", "active", "owns_gil", "func", "file", "line", "native", "source")
+CHAIN_FRAMES = 5
+RANK = re.compile(r"(?:^|[_\s:-])((?:DP|PP|TP|EP|PCP|DCP)_?\d+|rank[_ ]?\d+)(?=\D|$)", re.IGNORECASE)
+
+
+def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
+    """stack_frames (+ process_roles) -> thread_places, odd_ranks."""
+    import pandas as pd
+
+    rows = frames["stack_frames"]
+    if rows.empty:
+        return {}
+    roles = _roles(frames.get("process_roles"))
+    taken: dict[_Who, set[object]] = {}
+    columns = _columns(rows)
+    threads = _threads(columns, taken)
+    found = [_thread(who, samples, columns, roles.get(who[:4], (None, None)), len(taken[who[:4]])) for who, samples in threads.items()]
+    odd = _odd([row for row in found if row["main"]])
+    given = {"thread_places": pd.DataFrame(found)} if found else {}
+    return {**given, "odd_ranks": pd.DataFrame(odd)} if odd else given
+
+
+def rank_in(title: str | None) -> str | None:
+    """`VLLM::Worker_DP0_TP3` -> `DP0 TP3`; None: the title names no rank."""
+    found = RANK.findall(title or "")
+    return " ".join(re.sub("[_ ]", "", part) for part in found) or None
+
+
+_Who = tuple[object, ...]
+_Sample = list[int]
+"""The rows of one stack, leaf first."""
+_Columns = Mapping[str, Sequence[Any]]
+
+
+def _roles(rows: "pd.DataFrame | None") -> dict[_Who, tuple[str | None, str | None]]:
+    """Process -> its role and rank."""
+    import pandas as pd
+
+    found: dict[_Who, tuple[str | None, str | None]] = {}
+    if rows is None:
+        return found
+    for *who, role, cmd in zip(*(rows[name] for name in (*PROCESS, "role", "cmd")), strict=True):
+        key = tuple(None if pd.isna(part) else part for part in who)
+        found[key] = (None if role == "other" else role, rank_in(None if pd.isna(cmd) else cmd))
+    return found
+
+
+def _columns(rows: "pd.DataFrame") -> _Columns:
+    """Plain lists, leaf of the first sample first: a frame per thread is slow. What is missing is None."""
+    ordered = rows.sort_values(["sample", "depth"], kind="stable")
+    columns = {name: ordered[name].astype(object).where(ordered[name].notna(), None).tolist() for name in (*PROCESS, "tid", "whole", "sample", *USED)}
+    known: dict[tuple[object, object, object], places.Frame] = {}
+    frames = []
+    for func, file, native in zip(columns["func"], columns["file"], columns["native"], strict=True):
+        frame = known.get((func, file, native))
+        if frame is None:
+            frame = known[func, file, native] = places.frame(func or "?", file or "?", native is True)
+        frames.append(frame)
+    return {**columns, "frame": frames}
+
+
+def _threads(columns: _Columns, taken: dict[_Who, set[object]]) -> dict[_Who, list[_Sample]]:
+    """Thread -> its whole stacks, first sample first; `taken` is told the samples of each process."""
+    found: dict[_Who, dict[object, _Sample]] = {}
+    who_is = zip(*(columns[name] for name in (*PROCESS, "tid")), strict=True)
+    for number, (who, whole, sample) in enumerate(zip(who_is, columns["whole"], columns["sample"], strict=True)):
+        taken.setdefault(who[:4], set()).add(sample)
+        if whole is not False:
+            found.setdefault(who, {}).setdefault(sample, []).append(number)
+    return {who: list(samples.values()) for who, samples in found.items()}
+
+
+def _thread(who: _Who, samples: Sequence[_Sample], columns: _Columns, role_rank: tuple[str | None, str | None], of: int) -> dict[str, Any]:
+    """One row of thread_places."""
+    stacks = [tuple(columns["frame"][number] for number in sample) for sample in samples]
+    here = [places.place_of(stack) for stack in stacks]
+    names = {place.id if place is not None else None for place in here}
+    place = here[-1] if len(names) == 1 else None
+    phases = {phase for stack in stacks if (phase := places.phase_of(stack)) is not None}
+    tops = [sample[0] for sample in samples]
+    top = tops[-1]
+    name = columns["thread"][top]
+    times = [columns["ts"][number] for number in tops if columns["ts"][number] is not None]
+    looks = {(stack, tuple(columns["line"][number] for number in sample)) for stack, sample in zip(stacks, samples, strict=True)}
+    active = [columns["active"][number] for number in tops]
+    gil = [columns["owns_gil"][number] for number in tops]
+    return {
+        **dict(zip((*PROCESS, "tid"), who, strict=True)),
+        "started_at": columns["started_at"][top], "source": columns["source"][top], "thread": name,
+        "main": name == "MainThread" or (who[4] is not None and who[4] == who[3]) or (name is None and bool(phases)),
+        "role": role_rank[0], "rank": role_rank[1],
+        "place": "mixed" if len(names) > 1 else None if place is None else place.id,
+        "says": None if place is None else place.says, "rest": None if place is None else place.rest,
+        "waits_for": (place.waits_for or None) if place is not None else None,
+        "phase": phases.pop() if len(phases) == 1 else "startup" if "startup" in phases else None,
+        "samples": len(samples), "of": of, "same": None if len(samples) < 2 else len(looks) == 1,
+        "span_s": (max(times) - min(times)).total_seconds() if len(times) > 1 else None,
+        "active_samples": sum(one is True for one in active), "gil_samples": sum(one is True for one in gil),
+        "asleep_with_gil": sum(held is True and on_cpu is False for held, on_cpu in zip(gil, active, strict=True)),
+        "leaf": stacks[-1][0].func, "chain": " <- ".join(frame.func for frame in stacks[-1][:CHAIN_FRAMES]),
+    }
+
+
+def _odd(mains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of odd_ranks: a crowd is more than half of at least two processes of one role."""
+    groups: dict[_Who, list[Mapping[str, Any]]] = {}
+    for row in mains:
+        if row["role"] is not None:
+            groups.setdefault((row["bundle"], row["capture"], row["role"]), []).append(row)
+    found: list[dict[str, Any]] = []
+    for members in groups.values():
+        counts = Counter(row["place"] for row in members if row["place"] is not None)
+        if len(members) < 2 or not counts:
+            continue
+        crowd, size = counts.most_common(1)[0]
+        if 2 * size <= len(members):
+            continue
+        same = ("bundle", "host", "capture", "pid", "started_at", "tid", "role", "rank", "place", "says", "chain", "source")
+        found += [
+            {**{name: row[name] for name in same}, "crowd_place": crowd, "crowd_says": places.says(crowd), "crowd": size, "of": len(members)}
+            for row in members
+            if row["place"] != crowd
+        ]
+    return found

@@ -1,0 +1,113 @@
+"""Where in its work a thread is, by the stacks of real engines and of those that public reports describe."""
+
+import pytest
+
+from diag import evidence, places
+from diag.derive import thread_places
+from tests.conftest import SAMPLES
+from tests.derive.frames import Row, derived, stack
+
+CORE = "run_engine_core@core.py > run_busy_loop@core.py"
+WORKER = "worker_main@multiproc_executor.py > worker_busy_loop@multiproc_executor.py"
+SCHEDULER = "run_scheduler_process@scheduler.py > event_loop_overlap@scheduler.py"
+
+
+def process(pid: int, role: str, cmd: str) -> Row:
+    return {"pid": pid, "role": role, "said_by": "title", "cmd": cmd}
+
+
+def placed(*texts: str, **more: object) -> dict[str, object]:
+    """One main thread with a sample for each text."""
+    frames = [row for number, text in enumerate(texts) for row in stack(text, number, tid=10, thread="MainThread", **more)]  # type: ignore[arg-type]
+    (found,) = derived(thread_places, stack_frames=frames)["thread_places"]
+    return found
+
+
+@pytest.mark.parametrize(("text", "place", "rest"), [
+    (f"{CORE} > _process_input_queue@core.py > get@queue.py > wait@threading.py", "engine-idle", True),
+    (f"{CORE} > step@core.py > execute_model@abstract.py > get_response@multiproc_executor.py > dequeue@shm_broadcast.py > poll@zmq/poll.py",
+     "waits-for-workers", False),
+    (f"{CORE} > step_with_batch_queue@core.py > result@executor.py > _wait_for_response@e.py > get_response@e.py > dequeue@shm_broadcast.py",
+     "waits-for-workers", False),
+    (f"{CORE} > step@core.py > schedule@vllm/v1/core/sched/scheduler.py > get_num_common_prefix_blocks@kv_cache_manager.py", "scheduling", False),
+    (f"{WORKER} > dequeue@shm_broadcast.py > acquire_read@shm_broadcast.py > sched_yield@os", "worker-idle", True),
+    (f"{WORKER} > execute_model@gpu_worker.py > all_reduce@torch/distributed/distributed_c10d.py", "collective", False),
+    (f"{WORKER} > execute_model@gpu_worker.py > get_output@gpu_model_runner.py > synchronize@torch/cuda/streams.py", "device-wait", False),
+    (f"{WORKER} > execute_model@gpu_worker.py > forward@model.py", "computing", False),
+    (f"{SCHEDULER} > process_batch_result@s.py > resolve_last_batch_result@s.py > synchronize@torch/cuda/streams.py", "device-wait", False),
+    (f"{SCHEDULER} > recv_requests@scheduler.py > recv_pyobj@zmq/socket.py", "scheduler-polls", True),
+    (f"{SCHEDULER} > get_next_batch_to_run@scheduler.py > match_prefix@radix_cache.py", "scheduling", False),
+    ("spawn_main@multiprocessing/spawn.py > _bootstrap@multiprocessing/process.py > _shutdown@threading.py", "interpreter-ends", False),
+    ("main@api.py > _run_once@asyncio/base_events.py > select@selectors.py", "event-loop-idle", True),
+    ("main@api.py > _run_once@asyncio/base_events.py > parse@tool_parser.py > search@re/__init__.py", "regex", False),
+    ("main@api.py > parse@tool_parser.py > search@/usr/lib/python3.10/re.py", "regex", False),
+    ("main@api.py > search@re/__init__.py > callback@app.py", None, None),  # what it calls is no regular expression any more
+    ("main@api.py > get@redis/client.py > read_response@redis/connection.py > recv@socket.py", "redis-wait", False),
+    ("main@app.py > compile@torch/_dynamo/eval_frame.py > work@app.py", None, None),
+])
+def test_a_place_is_told_by_the_functions_on_the_way_to_it(text: str, place: str | None, rest: bool | None) -> None:
+    found = placed(text)
+    assert (found["place"], found["rest"]) == (place, rest)
+    assert place is None or found["says"] == places.says(place) != place
+
+
+@pytest.mark.parametrize(("leaf", "place"), [
+    ("cuEventSynchronize", "device-wait"),
+    ("cudaStreamSynchronize", "device-wait"),
+    ("gloo::transport::tcp::UnboundBuffer::waitRecv(int*, std::chrono::duration<long, std::ratio<1l, 1000l> >)", "collective"),
+    ("c10d::(anonymous namespace)::RecvWork::wait(long)", None),
+])
+def test_native_frames_are_compared_by_class_and_function(leaf: str, place: str | None) -> None:
+    frames = [
+        {**row, "func": leaf, "file": "libx.so", "native": True} if row["depth"] == 0 else row
+        for row in stack("main > leaf", 0, tid=10, thread="MainThread")
+    ]
+    (found,) = derived(thread_places, stack_frames=frames)["thread_places"]
+    assert found["place"] == place
+
+
+def test_what_moves_between_samples_is_mixed_and_what_stays_is_the_same() -> None:
+    idle, busy = f"{WORKER} > dequeue@shm_broadcast.py", f"{WORKER} > execute_model@gpu_worker.py"
+    moving, still = placed(idle, busy), placed(idle, idle)
+    assert (moving["place"], moving["same"], moving["samples"]) == ("mixed", False, 2)
+    assert (still["place"], still["same"], still["samples"]) == ("worker-idle", True, 2)
+    assert placed(idle)["same"] is None, "one look proves no rest"
+
+
+def test_the_gil_is_held_by_a_thread_that_sleeps_only_where_the_dump_can_tell() -> None:
+    asleep = placed("main > native_call", owns_gil=True, active=False)
+    assert (asleep["asleep_with_gil"], asleep["gil_samples"], asleep["active_samples"]) == (1, 1, 0)
+    assert placed("main > native_call", active=False)["asleep_with_gil"] == 0
+
+
+@pytest.mark.parametrize(("title", "rank"), [
+    ("VLLM::Worker_TP3", "TP3"), ("VLLM::Worker_DP0_TP1_EP1", "DP0 TP1 EP1"), ("sglang::scheduler_DP1_TP0", "DP1 TP0"),
+    ("VLLM::EngineCore_DP2", "DP2"), ("VLLM::EngineCore", None), ("python train.py --rank 3", "rank3"), (None, None),
+    ("sglang::scheduler_PP1_TP7", "PP1 TP7"),
+])
+def test_the_rank_stands_in_the_title(title: str | None, rank: str | None) -> None:
+    assert thread_places.rank_in(title) == rank
+
+
+def ranks(*texts: str) -> list[dict[str, object]]:
+    """Workers of one group, one stack each -> odd_ranks."""
+    frames = [row for number, text in enumerate(texts) for row in stack(text, pid=20 + number, tid=20 + number, thread="MainThread")]
+    roles = [process(20 + number, "worker", f"VLLM::Worker_TP{number}") for number in range(len(texts))]
+    return derived(thread_places, stack_frames=frames, process_roles=roles)["odd_ranks"]
+
+
+def test_the_odd_rank_is_the_one_that_is_not_in_the_crowd() -> None:
+    peers, alone = f"{WORKER} > execute_model@w.py > all_reduce@distributed_c10d.py", f"{WORKER} > execute_model@w.py > forward@m.py"
+    (odd,) = ranks(peers, peers, alone, peers)
+    assert (odd["pid"], odd["rank"], odd["place"], odd["crowd_place"], odd["crowd"], odd["of"]) == (22, "TP2", "computing", "collective", 3, 4)
+    assert ranks(peers, peers, peers) == []
+    assert ranks(peers, alone) == [], "of two nobody is the crowd"
+
+
+@pytest.mark.parametrize(("sample", "core", "worker"), [
+    ("idle", "engine-idle", "worker-idle"), ("busy", "waits-for-workers", "computing"),
+])
+def test_a_real_engine_is_where_it_is(sample: str, core: str, worker: str) -> None:
+    sql = "SELECT role, place FROM thread_places WHERE main AND role IN ('engine_core', 'worker')"
+    rows, _ = evidence.open_paths([SAMPLES / "vllm-0.32-cpu" / sample]).rows(sql, "test", 9)
+    assert {row["role"]: row["place"] for row in rows} == {"engine_core": core, "worker": worker}
