@@ -1,6 +1,7 @@
 # make demo      set up and watch an incident being diagnosed and healed (no root, no torch)
 # make test      everything CI checks: lint, types, imports, tests (installs what it needs)
 # make bench     measurements against named peers; exits 1 when a bar is missed
+# make labs      every lab five times, idle and beside a neighbour that wants the processors: does a snapshot name the rule?
 # make oracle    write tests/tensors/data anew with the packages that own the formats, each in an environment of its own
 # make resample  record the samples anew from the labs; SAMPLES="cpu-spin/incident" records some
 
@@ -11,7 +12,7 @@ STUDIO  ?= /tmp/llmdiag-studio
 SAMPLES ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench oracle resample clean
+.PHONY: demo test lint bench labs oracle resample clean
 
 demo: $(VENV)/.demo
 	$(BIN)/llmdiag demo ghost-key
@@ -29,6 +30,9 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
 	LLMDIAG_SWEEP=full $(BIN)/python -m pytest -q tests/cache/test_kill.py
+
+labs: $(VENV)/.dev
+	LLMDIAG_LAB_TIMES=5 $(BIN)/python -m pytest -q tests/live/test_signature_labs.py
 
 # ORACLE="msprobe sglang" writes some. What they wrote is kept with the sources; the tests need none of these packages.
 oracle:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import states
+
 from diag import labs
 
 HERE = Path(__file__).parent
@@ -120,7 +122,13 @@ def small_lab(*args: str) -> Iterator[labs.Lab]:
         yield lab
 
 
+def entered(sample: str) -> None:
+    with states.entered(sample) as lab:
+        snapshot(lab, sample)
+
+
 RECORDERS: dict[str, Callable[[str], None]] = {
+    **{f"{rule}/{state}": entered for rule, known in states.STATES.items() for state in known},
     "ghost-key-retry-loop/incident": ghost_incident,
     "ghost-key-retry-loop/redis-withheld": lambda sample: ghost_incident(sample, "--skip", "redis"),
     "ghost-key-retry-loop/busy-healthy": ghost_busy,

@@ -36,7 +36,7 @@ GIVES: tuple[Table, ...] = (
         "span_s DOUBLE: between first and last sample; NULL = one sample, or they have no time",
         "active_samples BIGINT: samples in which the dumping tool saw it on a CPU",
         "gil_samples BIGINT: samples in which it held the GIL",
-        "asleep_with_gil BIGINT: samples in which it held the GIL and was on no CPU (only JSON dumps can tell)",
+        "asleep_with_gil BIGINT: samples in which it held the GIL and was on no CPU; NULL = a text dump of an idle thread, which does not say",
         "leaf VARCHAR: innermost function in the last sample", "chain VARCHAR: innermost functions of the last sample, innermost first, joined by <-",
     ),
     table(
@@ -150,7 +150,7 @@ def _thread(who: _Who, samples: Sequence[_Sample], columns: _Columns, role_rank:
         "samples": len(samples), "of": of, "same": None if len(samples) < 2 else len(looks) == 1,
         "span_s": (max(times) - min(times)).total_seconds() if len(times) > 1 else None,
         "active_samples": sum(one is True for one in active), "gil_samples": sum(one is True for one in gil),
-        "asleep_with_gil": sum(held is True and on_cpu is False for held, on_cpu in zip(gil, active, strict=True)),
+        "asleep_with_gil": None if None in gil else sum(held is True and on_cpu is False for held, on_cpu in zip(gil, active, strict=True)),
         "leaf": stacks[-1][0].func, "chain": " <- ".join(frame.func for frame in stacks[-1][:CHAIN_FRAMES]),
     }
 

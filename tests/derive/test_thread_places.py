@@ -77,7 +77,8 @@ def test_what_moves_between_samples_is_mixed_and_what_stays_is_the_same() -> Non
 def test_the_gil_is_held_by_a_thread_that_sleeps_only_where_the_dump_can_tell() -> None:
     asleep = placed("main > native_call", owns_gil=True, active=False)
     assert (asleep["asleep_with_gil"], asleep["gil_samples"], asleep["active_samples"]) == (1, 1, 0)
-    assert placed("main > native_call", active=False)["asleep_with_gil"] == 0
+    assert placed("main > native_call", owns_gil=False, active=False)["asleep_with_gil"] == 0
+    assert placed("main > native_call", active=False)["asleep_with_gil"] is None
 
 
 @pytest.mark.parametrize(("title", "rank"), [

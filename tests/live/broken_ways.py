@@ -107,8 +107,8 @@ def nothing_hot(world: World) -> Iterator[Around]:
 
 
 @way(
-    *BY_STACK, *BY_KEY, "log_silent", "backlog", "no_answer", "frozen_counters", ghost="inconclusive", still_open={"cpu-spin", "event-loop-blocked", "service-silent"},
-    needs_root=True, also={"metrics", "redis"},
+    *BY_STACK, *BY_KEY, "log_silent", "backlog", "no_answer", "frozen_counters", ghost="inconclusive",
+    still_open={"cpu-spin", "event-loop-blocked", "redis-dependency-stall", "service-silent"}, needs_root=True, also={"metrics", "redis"},
 )
 def no_right_to_trace(world: World) -> Iterator[Around]:
     yield Around(world.lab.pid, behind=without("sys_ptrace"))
