@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from diag import __version__, engine, evidence
@@ -10,7 +11,7 @@ from diag.collectors import Collector
 from diag.evidence import Evidence, Extras
 from diag.model import Diagnosis
 from diag.recovery.markers import STAGES
-from diag.report import recovery
+from diag.report import recovery, sections
 from diag.rules import Rule
 from diag.sources import Dates, Source, sources_of
 
@@ -85,7 +86,7 @@ def _one(group: Sequence[Source], rules: Sequence[Rule], collectors: Sequence[Co
     subject = subject_of(loaded, rules, paths)
     pid = subject["pid"]
     context: engine.Context = {"bundle": str(paths[0]), "evidence": tuple(map(str, paths)), **({} if pid is None else {"pid": str(pid)})}
-    return engine.diagnose(loaded, rules, context, subject)
+    return replace(engine.diagnose(loaded, rules, context, subject), sections=sections.of(loaded))
 
 
 def is_own(folder: Path, shipped: Path) -> bool:

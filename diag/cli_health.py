@@ -85,7 +85,7 @@ def health(
 
     \b
     Exit: 0 progressing, idle, starting, sleeping, restarted
-          1 stalled, admission-stalled, or gone with its process (--pid)
+          1 stalled, admission-stalled, or gone with its processes (--pid)
           3 busy-unproven, mixed-backends, no-metrics, unreadable, unreachable
           2 usage or error; of several backends 1 before 3 before 0
     """

@@ -1,6 +1,7 @@
 """`llmdiag recovery`: where the time of a recovery went, stage by stage."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,14 @@ READS = ("log_files", "event_files", "host_events")
 @ZONE
 @EVENTS_MAP
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
+@click.option(
+    "--orphans-script", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write a script that ends orphans which hold device memory, to review; it changes nothing without --apply.",
+)
 @terminal.format_option("text", "md", "json")
-def recovery(paths: tuple[Path, ...], date: str | None, tz: str | None, events_map: str | None, output: Path | None, form: str) -> None:
+def recovery(
+    paths: tuple[Path, ...], date: str | None, tz: str | None, events_map: str | None, output: Path | None, orphans_script: Path | None, form: str
+) -> None:
     """Where the time of a recovery went: stages, bottleneck, time to recover, first requests after it.
 
     Reads engine logs (vLLM, SGLang), journals, Kubernetes and docker events, access logs, metrics and bundles, in any
@@ -35,12 +42,35 @@ def recovery(paths: tuple[Path, ...], date: str | None, tz: str | None, events_m
 
     Exit: 0, 2 error.
     """
+    from diag.recovery import orphans
+
+    if orphans_script is not None:
+        orphans.refuse_place(orphans_script)
+    held: Rows = []
     with terminal.progress("reading"):
-        found, stages, diagnoses = _looked(paths, dates_of(date, tz, events_map))
+        found, stages, diagnoses = _looked(paths, dates_of(date, tz, events_map), held)
     if form == "text" and output is None:
         _show(found, stages, diagnoses)
     else:
         terminal.emit(_rendered(found, stages, diagnoses, form), output)
+    if orphans_script is not None:
+        _write_script(held, orphans_script)
+
+
+def _write_script(held: Rows, path: Path) -> None:
+    """Say how to go on. Without an orphan nothing is written."""
+    from diag.recovery import orphans
+
+    listed = orphans.of_rows(held)
+    if not listed:
+        terminal.note(f"no orphan that holds device memory is in the evidence: {path} was not written")
+        return
+    orphans.write(listed, path)
+    blind = sum(item.started_at is None for item in listed)
+    if blind:
+        terminal.note(f"of {blind} the evidence has no start time, they will be kept: make the list with ps -eo pid,ppid,lstart,stat,rss,args > ps.txt")
+    where = shlex.quote(str(path))
+    terminal.note(f"wrote {path} for {len(listed)} orphan{'s' if len(listed) > 1 else ''}; nothing was ended. Read it, look with: sh {where}, end them with: sh {where} --apply")
 
 
 def _rendered(found: Rows, stages: Rows, diagnoses: "list[Diagnosis]", form: str) -> str:
@@ -55,9 +85,10 @@ def _rendered(found: Rows, stages: Rows, diagnoses: "list[Diagnosis]", form: str
     return "".join(f"{line.plain.rstrip()}\n" for line in report.render(found, stages, report.MARKDOWN_CELLS))
 
 
-def _looked(paths: tuple[Path, ...], dates: "Dates") -> "tuple[Rows, Rows, list[Diagnosis]]":
-    """Recoveries, their stages and a diagnosis of each capture. BadInput: no log or journal is among the paths."""
+def _looked(paths: tuple[Path, ...], dates: "Dates", held: Rows) -> "tuple[Rows, Rows, list[Diagnosis]]":
+    """Recoveries, their stages and a diagnosis of each capture; orphans are added to `held`. BadInput: no log or journal is among the paths."""
     from diag import analysis, engine, evidence, rules
+    from diag.recovery import orphans
     from diag.sources import sources_of
 
     collectors = evidence.collectors_of(evidence.Extras())
@@ -71,6 +102,7 @@ def _looked(paths: tuple[Path, ...], dates: "Dates") -> "tuple[Rows, Rows, list[
         looked = looked or any(_some(loaded, name) for name in READS)
         found += _rows(loaded, "SELECT * FROM recoveries ORDER BY bundle, host, capture, incident")
         stages += _rows(loaded, "SELECT * FROM recovery_stages ORDER BY bundle, host, capture, incident")
+        held += _rows(loaded, orphans.SQL)
         subject = analysis.subject_of(loaded, chosen, paths)
         diagnoses.append(engine.diagnose(loaded, chosen, {"bundle": str(paths[0]), "evidence": tuple(map(str, paths))}, subject))
     if not looked:

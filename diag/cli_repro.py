@@ -179,6 +179,8 @@ def _emit(run: "Run", verdict: "Verdict", prompts: "Sequence[Prompt]", output: P
     terminal.out_line(terminal.printable(report.first_line(verdict)))
     terminal.out("\n")
     terminal.rows(report.COLUMNS, [report.arm_row(arm) for arm in verdict.arms])
+    for line in report.notes(verdict):
+        terminal.out_line(line)
     terminal.out("\n")
     for line in report.timelines(run, min(terminal.width(), 100)):
         terminal.out(f"{line}\n")

@@ -1,8 +1,10 @@
 """`llmdiag compare-dumps`: parse, wire, print, exit codes."""
 
 import contextlib
+import errno
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,8 @@ from diag.errors import BadInput, LlmdiagError
 
 if TYPE_CHECKING:
     from diag.evidence import Evidence
-    from diag.model import Diagnosis
+    from diag.model import Diagnosis, Row
+    from diag.spool import Spooled
     from diag.tensors.dump import Dump
     from diag.tensors.result import Comparison
 
@@ -30,12 +33,12 @@ PLACE = click.Path(path_type=Path, exists=True)
 @click.argument("bad", type=PLACE)
 @click.option("--control", type=PLACE, metavar="DIR", help="The good request once more: how noisy this engine is.")
 @click.option("--donors", multiple=True, type=PLACE, metavar="DIR", help="Dump of another request, or a folder of them: whose block it may be.")
-@click.option("--map", "map_file", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE", help='Renamed tensors: TOML lines "old.*" = "new.*".')
+@click.option("--map", "map_file", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE", help='Renamed tensors: TOML lines "old.*" = "new.*", one * on each side or none. An exact name wins, then the first line that fits.')
 @click.option("--block-size", type=click.IntRange(1), metavar="N", help="Tokens in a block of the KV cache (found by itself for pools).")
 @click.option("--layout", type=click.Choice(["auto", "nhd", "hnd"]), default="auto", show_default=True, help="Order of tokens (N) and heads (H) in the cache.")
 @click.option("--lookups", multiple=True, type=PLACE, metavar="FILE", help="Log with the lookups of the prefix cache, judged together with the dumps.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="[NAME=]TYPE", help="Element type of tensors whose file lost it or holds its bits as integers, e.g. bfloat16.")
-@click.option("--tolerance", "tolerances", multiple=True, metavar="[TYPE=]X", help="Relative L2 that is still close, e.g. bfloat16=0.05.")
+@click.option("--tolerance", "tolerances", multiple=True, metavar="[TYPE=]X", help="Relative L2 (norm of the difference as a share of the good norm, 0 to 1) that is still close, e.g. bfloat16=0.05.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write FILE.json for `llmdiag analyze`, or FILE.parquet.")
 @cli_diagnosis.DATE
 @cli_diagnosis.ZONE
@@ -62,14 +65,23 @@ def compare_dumps(
         found = compare(dumps[0], dumps[1], control=None if control is None else dumps[2], others=others, options=options, progress=progress)
         found = replace(found, notes=(*unused_types([*plain, *strangers], types), *found.notes))
         progress("diagnosing", 1.0)
-        loaded, diagnosis = _diagnosed(found, lookups, output or bad, asked)
-    if output is not None:
-        _write(output, found, loaded, diagnosis)
-    if form == "json":
-        for piece in _document(found, loaded, diagnosis):
-            terminal.out(piece.decode())
-    else:
-        _show(found, diagnosis, more=output is not None and output.suffix == ".json")
+        with tempfile.TemporaryDirectory() as folder:
+            rows = _spooled(found, Path(folder, "comparison.duckdb"))
+            if output is not None and output.suffix == ".parquet":
+                _write(output, lambda partial: _write_pairs(partial, rows))
+            loaded, diagnosis = _diagnosed(found, rows, lookups, output or bad, asked)
+    if output is not None and output.suffix == ".json":
+        _write(output, lambda partial: _write_document(partial, _document(found, loaded, diagnosis)))
+    try:
+        if form == "json":
+            for piece in _document(found, loaded, diagnosis):
+                terminal.out(piece.decode())
+        else:
+            _show(found, diagnosis, more=output is not None and output.suffix == ".json", has_lookups=bool(lookups))
+    except terminal.OutputLost as lost:
+        if lost.args[0] != errno.EPIPE:
+            raise
+        terminal.silence(sys.stdout)  # `| head` has seen enough: the verdict stands
     sys.exit(1 if found.verdict == "differ" else 0)
 
 
@@ -112,10 +124,15 @@ def _tolerances(texts: Sequence[str]) -> dict[str, float]:
             value = float(number)
         except ValueError:
             value = -1.0
-        if not 0 <= value < 10:
+        if value > 1:
+            raise BadInput(
+                f"--tolerance {text}: above 1 everything is close; it is relative L2, the difference's norm as a share of the good tensor's",
+                hint="for example --tolerance bfloat16=0.05: up to 5 percent of the norm is rounding",
+            )
+        if not value >= 0:
             raise BadInput(f"--tolerance {text}: no relative L2", hint="for example --tolerance bfloat16=0.05, or --tolerance 0.01 for all types")
         if value >= WIDE:
-            terminal.note(f"--tolerance {text}: so wide that a wrong block may count as close; rounding explains no more than a few percent")
+            terminal.note(f"--tolerance {text} (a share of the good tensor's norm): so wide that a wrong block may count as close; rounding explains no more than a few percent")
         found[kind] = value
     return found
 
@@ -134,14 +151,12 @@ def _types(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _opened(paths: Sequence[Path], progress: terminal.Progress) -> "list[Dump]":
-    """At the same time, because each that is new is looked at twice. BadInput: of the first that cannot be opened."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from diag.tensors.opening import open_dump
+    """One wait for all that are new, then one after the other. BadInput: of the first that cannot be opened."""
+    from diag.tensors.opening import open_dump, settle
 
     progress(f"opening {' and '.join(path.name for path in paths)}", 0.0)
-    with ThreadPoolExecutor(len(paths)) as pool:
-        return list(pool.map(open_dump, paths))
+    settle(paths)
+    return [open_dump(path, settle_s=0) for path in paths]
 
 
 def _donors(path: Path, progress: terminal.Progress) -> "list[Dump]":
@@ -165,27 +180,42 @@ def _donors(path: Path, progress: terminal.Progress) -> "list[Dump]":
     return [open_dump(path, settle_s=0)]
 
 
-def _diagnosed(found: "Comparison", lookups: Sequence[Path], path: Path, asked: dict[str, Any]) -> "tuple[Evidence, Diagnosis]":
-    """The rules over this comparison and the logs that were given. They see the document, as `llmdiag analyze` would."""
-    import tempfile
+def _spooled(found: "Comparison", path: Path) -> "Spooled":
+    """The rows that `llmdiag analyze` would make of the document, in a file: each is ten times as long as a small tensor."""
+    from diag import spool, tables
+    from diag.collectors import tensors
 
+    wanted = [table for table in tables.CORE if table.name in tensors.FEEDS]
+    return spool.spool(path, wanted, lambda: _rows(found), tensors.NAME)
+
+
+def _rows(found: "Comparison") -> "Iterator[Row]":
+    import msgspec
+
+    from diag.collectors import tensors
+    from diag.report import tensors as report
+
+    decode = msgspec.json.Decoder(list[tensors.Pair]).decode
+    pairs = (item for piece in report.pieces(found.results) for item in decode(b"[" + piece + b"]"))
+    origin = {"bundle": found.bad.name, "host": "unknown", "capture": "1"}
+    for table, row in tensors.pair_rows(pairs, found.good.name, found.bad.name, "comparison.json"):
+        yield table, {**origin, **row}
+
+
+def _diagnosed(found: "Comparison", rows: "Spooled", lookups: Sequence[Path], path: Path, asked: dict[str, Any]) -> "tuple[Evidence, Diagnosis]":
+    """The rules over this comparison and the logs that were given."""
     from diag import analysis, engine, evidence, rules
     from diag.model import Artefact
-    from diag.report import tensors as report
     from diag.sources import Dates, Source, sources_of
 
     collectors = evidence.collectors_of(evidence.Extras())
-    with tempfile.TemporaryDirectory() as folder:
-        document = Path(folder, "comparison.json")
-        with document.open("wb") as file:
-            file.writelines(report.document(found))
-        logs = sources_of(list(lookups), collectors, Dates(asked["date"], asked["tz"])) if lookups else []
-        artefacts: dict[str, list[Artefact]] = {"tensors": [Artefact("comparison.json", "tensors", lambda: document.open("rb"))]}
-        for source in logs:
-            for name, items in source.artefacts.items():
-                artefacts.setdefault(name, []).extend(items)
-        unknown = tuple(name for source in logs for name in source.unknown)
-        loaded = evidence.load([Source(found.bad.name, "unknown", "1", artefacts, None, unknown=unknown)], collectors)
+    logs = sources_of(list(lookups), collectors, Dates(asked["date"], asked["tz"])) if lookups else []
+    artefacts: dict[str, list[Artefact]] = {}
+    for source in logs:
+        for name, items in source.artefacts.items():
+            artefacts.setdefault(name, []).extend(items)
+    unknown = tuple(name for source in logs for name in source.unknown)
+    loaded = evidence.load([Source(found.bad.name, "unknown", "1", artefacts, None, unknown=unknown)], collectors, evidence.Extras(spooled=rows))
     chosen = rules.load(rules.shipped())
     subject = analysis.subject_of(loaded, chosen, [path, *lookups])
     return loaded, engine.diagnose(loaded, chosen, {"bundle": str(path), "evidence": tuple(map(str, (path, *lookups)))}, subject)
@@ -201,15 +231,11 @@ def _document(found: "Comparison", loaded: "Evidence", diagnosis: "Diagnosis") -
     return report.document(found, lookups, json_.render(diagnosis))
 
 
-def _write(path: Path, found: "Comparison", loaded: "Evidence", diagnosis: "Diagnosis") -> None:
+def _write(path: Path, fill: Callable[[Path], None]) -> None:
     """Whole or not at all. LlmdiagError: it cannot be written."""
     partial = path.with_name(path.name + ".part")
     try:
-        if path.suffix == ".parquet":
-            _write_pairs(partial, loaded)
-        else:
-            with partial.open("wb") as file:
-                file.writelines(_document(found, loaded, diagnosis))
+        fill(partial)
         partial.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -218,26 +244,29 @@ def _write(path: Path, found: "Comparison", loaded: "Evidence", diagnosis: "Diag
     terminal.note(f"written: {path}")
 
 
-def _write_pairs(path: Path, loaded: "Evidence") -> None:
+def _write_document(path: Path, pieces: Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        file.writelines(pieces)
+
+
+def _write_pairs(path: Path, rows: "Spooled") -> None:
     """The table tensor_pairs with the types it has there."""
     import duckdb
 
-    columns = ", ".join(f'CAST("{column.name}" AS {column.type}) AS "{column.name}"' for column in loaded.columns["tensor_pairs"].values())
-    quoted = str(path).replace("'", "''")
-    with duckdb.connect(":memory:") as connection:
-        connection.register("pairs", loaded.frame("tensor_pairs"))
-        try:
-            connection.execute(f"COPY (SELECT {columns} FROM pairs) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd)")
-        except duckdb.IOException as error:
-            raise LlmdiagError(f"cannot write {path}: {str(error).splitlines()[0]}", hint="name a writable file with -o") from error
+    from diag import spool
+
+    try:
+        spool.copy_to_parquet(rows, "tensor_pairs", path)
+    except duckdb.IOException as error:
+        raise LlmdiagError(f"cannot write {path}: {str(error).splitlines()[0]}", hint="name a writable file with -o") from error
 
 
-def _show(found: "Comparison", diagnosis: "Diagnosis", *, more: bool) -> None:
+def _show(found: "Comparison", diagnosis: "Diagnosis", *, more: bool, has_lookups: bool) -> None:
     from diag.report import screen, tensor_text
 
     console, width = terminal.console(), terminal.width()
-    for part in tensor_text.render(found, width):
-        console.print(part, highlight=False, soft_wrap=False)
+    for part in tensor_text.render(found, width, has_lookups=has_lookups):
+        console.print(part, highlight=False, soft_wrap=False, width=min(console.width, width))
     if diagnosis.findings:
         console.print()
         for line in screen.lines(diagnosis, max(40, min(width, tensor_text.WIDTH)), more=more):

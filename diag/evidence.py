@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import duckdb
 
-from diag import lineage, parsing
+from diag import lineage, parsing, spool
 from diag.collectors import Collector, hint_of
 from diag.collectors import discover as discover_collectors
 from diag.columns import Misfit, frame, summary
@@ -64,6 +64,8 @@ class Extras:
     """Told what runs next: the signal of a rule, or what comes after it."""
     spill: bool = True
     """What does not fit into memory may go to `.tmp` of the current folder (and stays there when llmdiag is killed)."""
+    spooled: spool.Spooled | None = None
+    """Tables that are in a file already, instead of those that sources would fill."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,9 @@ def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Ext
     bases: dict[str, frozenset[str]] = {name: frozenset({name}) for name in tables}
     misfits = {name: _create(connection, table, rows.get(name, [])) for name, table in tables.items()}
     collected = [*collected, *_unfit(misfits, collectors)]
+    if extras.spooled is not None:
+        collected = [*(item for item in collected if item.table_name not in extras.spooled.tables), *extras.spooled.collected]
+        spool.attach(connection, extras.spooled)
     _create(connection, tables["collected"], [_line(item) for item in collected])
     _compute(connection, columns, bases, extras)
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
@@ -330,8 +335,7 @@ def _derive(
     unknown = [need for need in wanted if need not in bases]
     if unknown:
         raise SqlError(f"derive/{name}.py needs the unknown table {unknown[0]!r}", hint="llmdiag schema lists the tables")
-    frames = {need: connection.execute(f'SELECT * FROM "{need}"').df() for need in wanted}
-    given = module.derive(frames)
+    given = module.derive(spool.Frames(connection, wanted))
     for table in module.GIVES:
         records = cast("list[dict[str, object]]", given[table.name].astype(object).where(given[table.name].notna(), None).to_dict("records")) if table.name in given else []
         misfits = _create(connection, table, records)

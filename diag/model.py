@@ -133,6 +133,28 @@ class RuleResult:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One piece of a section of a report, for every format and width: one of a sentence, a picture, a command."""
+
+    text: str = ""
+    """A sentence; texts of the evidence in it are as found."""
+    label: str = ""
+    """What it is, where the text is a quotation."""
+    drawn: tuple[str, ...] = ()
+    """Lines of a table or map, to be shown as they are in letters of one width."""
+    run: str = ""
+    """A shell command, its values quoted."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What some tables say beside the findings: an experiment, a map, the stages of something."""
+
+    title: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
 class Collected:
     """What one collector looked at for one table."""
 
@@ -162,3 +184,5 @@ class Diagnosis:
     """Cause -> matched symptom rules folded under it."""
     explained: tuple[RuleResult, ...] = ()
     """Those symptoms: matched, and not findings of their own."""
+    sections: tuple[Section, ...] = ()
+    """What a full report shows of the tables themselves."""

@@ -3,7 +3,7 @@
 import datetime
 from dataclasses import replace
 
-from diag.model import Action, Collected, Diagnosis, RuleResult, SignalResult, SignalState, Verdict
+from diag.model import Action, Collected, Diagnosis, Part, RuleResult, Section, SignalResult, SignalState, Verdict
 
 HELD, EMPTY, UNSEEN = SignalState.HELD, SignalState.EMPTY, SignalState.UNSEEN
 KEY = "clip-vit-b-32:image:9e107d9d372bb6826bd81d3542a419d6"
@@ -127,7 +127,12 @@ def spoiled(text: str) -> Diagnosis:
     out = rule("cpu-spin", Verdict.NOT_MATCHED, signal("required", EMPTY, near=text))
     subject = SUBJECT | {"hosts": text, "bundle": text, "tree": text, "dropped": [text], "unrecognised": [text], "taken_at": text}
     collected = (Collected("redis", "cache_keys", "failed", text), Collected("threads", "threads", "ok"))
-    return diagnosis("matched", first, other, out, subject=subject, collected=collected, side_effects={"pause_ms": 1, "note": text})
+    parts = (Part(text), Part(text, "good"), Part(text, "bad"), Part(drawn=(text, text)), Part(run=f"grep -nwF {quoted} ENGINE_LOG"))
+    symptom = rule("event-loop-blocked", Verdict.LIKELY, signal("proof", HELD, "away", text))
+    return diagnosis(
+        "matched", first, other, out, subject=subject, collected=collected, side_effects={"pause_ms": 1, "note": text}, sections=(Section(text, parts),),
+        folded={first.rule: [symptom.rule]}, explained=(symptom,),
+    )
 
 
 MONSTERS = {

@@ -3,7 +3,8 @@
 nvidia-smi, rocm-smi, npu-smi and xpu-smi are started before the window and gathered after it; one that hangs is killed:
 that is what a wedged driver does to them. Their output is kept as it is, `reads.jsonl` says when it was asked for:
 
-    {"artefact":"gpu","read":0,"ts":1796007298.3,"file":"nvidia-smi-gpus.csv","alive":[4711]}
+    {"artefact":"gpu","read":0,"ts":1796007298.3,"file":"nvidia-smi-processes.csv","alive":[4711],
+     "owners":[{"pid":4711,"ppid":1,"started":1796003698.2,"argv":["VLLM::EngineCore"],"above":[[1,"/sbin/init"]]}]}
 
     index, name, uuid, utilization.gpu [%], memory.used [MiB], …
     0, NVIDIA H100 80GB HBM3, GPU-1b9e…, 98, 71234, …
@@ -13,6 +14,7 @@ Saved output of these tools is read too, also the plain table of nvidia-smi. No 
 
 import contextlib
 import datetime
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +22,9 @@ from pathlib import Path
 
 import msgspec
 
+from diag import procfs
 from diag.bundle import Door
-from diag.errors import Absent, Denied, Garbled, TimedOut
+from diag.errors import Absent, CollectorError, Denied, Garbled, TimedOut
 from diag.instruments import beside
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
@@ -43,6 +46,7 @@ DEV = Path("/dev")
 NODES = {"nvidia-smi": "nvidia[0-9]*", "rocm-smi": "kfd", "npu-smi": "davinci[0-9]*"}
 """Tool -> the device nodes of its vendor. Those of Intel are shared with every graphics card and prove nothing."""
 
+MOST_ANCESTORS = 20
 HOST_PIDS = "pid:[4026531836]"
 """The pid namespace every Linux starts with."""
 
@@ -60,6 +64,17 @@ QUERIES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+class Owner(msgspec.Struct):
+    """Who a process that holds device memory is, and whose child: an orphan of an earlier life is in no tree of the service."""
+
+    pid: Count
+    ppid: Count
+    started: Epoch
+    argv: list[str]
+    above: list[tuple[Count, str]]
+    """(pid, command) of its parent, whose parent, and so on."""
+
+
 class Read(msgspec.Struct):
     """One line of reads.jsonl: when a tool was asked, and which of the processes it names are alive (None = cannot be told)."""
 
@@ -68,6 +83,7 @@ class Read(msgspec.Struct):
     ts: Epoch
     file: str
     alive: list[Count] | None
+    owners: list[Owner] | None = None
 
 
 @dataclass(frozen=True)
@@ -152,8 +168,27 @@ def _take(file: str, tool: beside.Tool, door: Door) -> Read | None:
         return None
     door.text(file, output.out)
     pids = [holder.pid for holder in report.holders]
-    alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()] if _sees_all_pids() else None
-    return Read("gpu", 0, output.started, file, alive)
+    if not _sees_all_pids():
+        return Read("gpu", 0, output.started, file, None)
+    alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    return Read("gpu", 0, output.started, file, alive, [owner for pid in alive if (owner := _owner(pid, door)) is not None])
+
+
+def _owner(pid: int, door: Door) -> Owner | None:
+    """None = it has ended meanwhile."""
+    try:
+        facts = procfs.stat(pid)
+        words = list(door.redact.argv(procfs.argv(pid)))
+    except CollectorError:
+        return None
+    above: list[tuple[int, str]] = []
+    parent = facts.ppid
+    with contextlib.suppress(CollectorError):
+        while parent > 0 and len(above) < MOST_ANCESTORS:
+            higher = procfs.stat(parent)
+            above.append((parent, " ".join(door.redact.argv(procfs.argv(parent))) or f"[{higher.comm}]"))
+            parent = higher.ppid
+    return Owner(pid, facts.ppid, procfs.started_s(facts.start_ticks), words or [f"[{facts.comm}]"], above)
 
 
 def _note(door: Door, reason: str) -> None:
@@ -206,11 +241,15 @@ def _device_row(part: _Part, device: Device) -> dict[str, object]:
 def _holder_rows(part: _Part, by_uuid: Mapping[str | None, int | None]) -> Iterator[Row]:
     if part.report.lists_holders:
         yield "collected", {"table_name": "gpu_processes", "status": "ok"}
+    owners = {} if part.read is None else {owner.pid: owner for owner in part.read.owners or ()}
     for holder in part.report.holders:
+        owner = owners.get(holder.pid)
         gpu = holder.gpu if holder.gpu is not None else by_uuid.get(holder.uuid) if holder.uuid is not None else None
         yield "gpu_processes", {
             "read": 0 if part.read is None else part.read.read, "ts": _ts(part), "gpu": gpu, "pid": holder.pid, "name": holder.name,
             "used_bytes": holder.used_bytes, "alive": None if part.read is None or part.read.alive is None else holder.pid in part.read.alive,
+            "started_at": None if owner is None else procfs.utc(owner.started), "ppid": None if owner is None else owner.ppid,
+            "cmd": None if owner is None else " ".join(owner.argv), "ancestors": None if owner is None else json.dumps(owner.above, ensure_ascii=False),
             "source": part.artefact.at(holder.line),
         }
 

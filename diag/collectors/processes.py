@@ -8,9 +8,10 @@ One artefact a read, `processes-0.jsonl`:
      "argv":["/opt/venv/bin/python3","/opt/venv/bin/vllm","serve","/models/tiny"],"exe":"/usr/bin/python3.11",
      "uid":0,"ns_pid":29677,"tracer_pid":0,"python":true}
 
-and `environ.jsonl`, the environment variables that matter to an engine. Saved `ps` output with its header is read too.
+and `environ.jsonl`, the environment variables that matter to an engine. Saved `ps` output with its header is read too; `ps -eo pid,ppid,lstart,stat,rss,args` tells start times.
 """
 
+import datetime
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -23,6 +24,8 @@ from diag.live import Collecting, Patient, until_window_end
 from diag.model import Artefact, Row
 from diag.parsers import ps_text
 from diag.parsers.bounds import Count, Epoch
+from diag.parsers.log_clock import Clock
+from diag.parsers.log_heads import MONTHS, Stamp
 from diag.parsers.process_titles import SERVES, SPAWNED, role
 from diag.redact import Redactor
 from diag.tables import Table
@@ -90,8 +93,11 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
         if _is_ours(artefact):
             rows = list(_ours(artefact, commands))
         else:
-            rows = list(_saved(artefact, saved))
+            clock = Clock(artefact.year, artefact.zone, None)
+            rows = list(_saved(artefact, saved, clock))
             saved += 1
+            if clock.assumed is not None:
+                yield "collected", {"table_name": "processes", "status": "ok", "reason": f"{artefact.path}: start times: {clock.assumed}"}
         _name_workers(rows)
         yield from (("processes", row) for row in rows)
 
@@ -205,7 +211,7 @@ def _row(source: str, header: _Header, item: _Process, command: str | None) -> d
     }
 
 
-def _saved(artefact: Artefact, read: int) -> Iterator[dict[str, object]]:
+def _saved(artefact: Artefact, read: int, clock: Clock) -> Iterator[dict[str, object]]:
     """Rows of saved `ps` output. It says neither when it was taken nor by whom; secrets in arguments are masked here."""
     redactor = Redactor()
     if not ps_text.is_list(artefact.text()):
@@ -215,10 +221,16 @@ def _saved(artefact: Artefact, read: int) -> Iterator[dict[str, object]]:
         words = (command or "").split()
         yield {
             "pid": item.pid, "ppid": item.ppid, "role": role(command or ""), "cmd": command, "state": item.state,
-            "rss_bytes": item.rss_bytes, "threads": item.threads, "age_s": item.age_s, "uid": item.uid,
+            "rss_bytes": item.rss_bytes, "threads": item.threads, "age_s": item.age_s, "uid": item.uid, "started_at": None if item.started is None else _started(item.started, clock),
             "is_python": True if words and procfs.PYTHON.match(words[0].rpartition("/")[2]) else None,
             "read": read, "source": artefact.at(item.line),
         }
+
+
+def _started(printed: str, clock: Clock) -> datetime.datetime | None:
+    """`Wed Jun 10 08:00:00 2026` -> UTC; the zone is the given one, else UTC."""
+    _, month, day, time_of_day, year = printed.split()
+    return clock.utc(Stamp(int(year), MONTHS.get(month, 0), int(day), time_of_day, "", None))
 
 
 def _name_workers(rows: Sequence[dict[str, object]]) -> None:

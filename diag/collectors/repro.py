@@ -17,7 +17,7 @@ from diag.bundle import Door
 from diag.errors import Garbled
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
-from diag.tables import Table, table
+from diag.tables import CORE, Table
 
 NAME = "repro"
 FEEDS = ("prefix_runs",)
@@ -28,52 +28,14 @@ SCHEMA = "llmdiag.repro/1"
 MARK = b'"llmdiag.repro/1"'
 COMMAND = "llmdiag repro-prefix URL PROMPTS.jsonl -o repro.json"
 HINT = COMMAND
-COLUMN_HINTS = {"prefix_trials": COMMAND}
-
-RUNS = table(
-    "prefix_runs",
-    "Experiments with a prefix cache: one row each",
-    "url VARCHAR: endpoint that was asked", "model VARCHAR: model that was asked",
-    "verdict VARCHAR: reproduced | no-failure | not-exercised | endpoint-dead",
-    "ended VARCHAR: full | reproduced | limit | minutes | interrupted | endpoint-dead",
-    "exercised BOOLEAN: re-asks used cached blocks after the cache had been full",
-    "healed_by_bypass BOOLEAN: what failed was right with the cache bypassed; NULL = nothing failed",
-    "bypass_by VARCHAR: cache_salt | prefix; NULL = it ended before that was known",
-    "family VARCHAR: engine family of the counters; NULL = no counters that are known",
-    "full_by VARCHAR: what shows that the cache was full; NULL = nothing does",
-    "capacity_tokens BIGINT: tokens that the cache holds; NULL = the endpoint does not tell",
-    "new_tokens DOUBLE: tokens computed anew during the experiment",
-    "requests BIGINT: requests in all arms",
-    "failures BIGINT: reproduced failures", "noise BIGINT: suspicious answers that were not reproduced",
-    "control_failures BIGINT: reproduced failures of the control arm, whose requests fill no new blocks",
-    "first_ordinal BIGINT: number of the first reproduced failure within its arm, from 1; NULL = none",
-    "first_arm VARCHAR: baseline | control | pressure; NULL = no failure",
-    "stickiness DOUBLE: share of later re-asks of that prompt in that arm that failed too, with variants between; NULL = no failure, or none came later",
-    "sticky_at_once DOUBLE: share of immediate repetitions of the first failure that failed too; NULL = no failure",
-    "started TIMESTAMP: when it began", "seconds DOUBLE: how long it took",
-)  # fmt: skip
-TRIALS = table(
-    "prefix_trials",
-    "Questions to an endpoint in an experiment with its prefix cache, one row per request",
-    "url VARCHAR: endpoint that was asked",
-    "arm VARCHAR: baseline | control (nothing before the final question changes) | pressure (new blocks fill the cache)",
-    "ordinal BIGINT: number of the request within its arm, from 1",
-    "kind VARCHAR: baseline | variant | reask (a failing prompt as it is) | confirm (a suspicious answer asked again) | repeat (the first failure, again at once)",
-    "prompt BIGINT: index of the prompt in the file, from 0; of a variant the one it was made from",
-    "variant BIGINT: number of the variant; NULL = a prompt as it stands in the file",
-    "answer_class VARCHAR: same | different | empty | cut-short | echo | garbled | unjudged (no good answer is known, and nothing gross) | error",
-    "suspicious BOOLEAN: not as it should be, before it was asked again",
-    "reproduced BOOLEAN: failed when asked again too, and was right with the cache bypassed; NULL = not put to that test",
-    "hit BOOLEAN: cached blocks were used; NULL = the endpoint does not tell",
-    "cached_tokens BIGINT: tokens of cached blocks that were used; NULL = the endpoint does not tell",
-    "prompt_tokens BIGINT: tokens of the prompt; NULL = the endpoint does not tell",
-    "bypass BOOLEAN: asked so that no cached block could be used",
-    "seconds DOUBLE: until the whole answer was there", "ts TIMESTAMP: when it was sent",
-    "note VARCHAR: why it is noise, or why there was no answer; NULL = neither",
-)  # fmt: skip
-TABLES: tuple[Table, ...] = (RUNS, TRIALS)
+COLUMN_HINTS = {"prefix_trials": COMMAND, "prefix_prompts": COMMAND}
+TABLES: tuple[Table, ...] = tuple(table for table in CORE if table.name in ("prefix_runs", "prefix_trials", "prefix_prompts"))
+"""Filled from what was handed in only: that a snapshot has none of it says nothing about the cache."""
 DOCUMENT_COLUMNS = ("url", "model", "verdict", "ended", "exercised", "healed_by_bypass", "seconds")
-TRIAL_COLUMNS = tuple(name for name in TRIALS.column_names if name not in ("bundle", "host", "capture", "source", "url", "ts"))
+TRIAL_COLUMNS = (
+    "arm", "ordinal", "kind", "prompt", "variant", "answer_class", "suspicious", "reproduced", "hit", "cached_tokens", "prompt_tokens", "bypass", "seconds",
+    "note", "request", "sent", "excerpt",
+)  # fmt: skip
 
 
 def collect(patient: Patient, door: Door) -> Collecting:
@@ -93,12 +55,23 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
         found = _document(artefact)
         trials = [item for item in found["trials"] if isinstance(item, dict)]
         yield "prefix_runs", _run(found, trials) | {"source": artefact.key("verdict")}
+        yield from _prompts(found, artefact)
         for number, item in enumerate(found["trials"]):
             if not isinstance(item, dict):
                 raise Garbled(f"{artefact.key(f'trials[{number}]')} is no trial", hint=f"save it again: {COMMAND}")
             row = {name: _plain(item.get(name)) for name in TRIAL_COLUMNS}
             yield "prefix_trials", row | {"url": _plain(found.get("url")), "ts": _moment(item.get("ts")), "source": artefact.key(f"trials[{number}]")}
-        yield "collected", {"table_name": "prefix_trials", "status": "ok"}
+        for table in ("prefix_trials", "prefix_prompts"):
+            yield "collected", {"table_name": table, "status": "ok"}
+
+
+def _prompts(found: Mapping[str, Any], artefact: Artefact) -> Iterator[Row]:
+    prompts = found.get("prompts")
+    for number, item in enumerate(prompts if isinstance(prompts, list) else ()):
+        if isinstance(item, dict):
+            row = {"prompt": item.get("index"), "name": item.get("id"), **{name: item.get(name) for name in ("line", "stable", "expect_met", "good")}}
+            plain = {name: _plain(value) for name, value in row.items()}
+            yield "prefix_prompts", plain | {"url": _plain(found.get("url")), "source": artefact.key(f"prompts[{number}]")}
 
 
 def _document(artefact: Artefact) -> dict[str, Any]:
@@ -119,7 +92,7 @@ def _run(found: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[
     arm = next((item for item in (arms if isinstance(arms, list) else ()) if isinstance(item, dict) and failed and item.get("arm") == first.get("arm")), {})
     return {
         **{name: _plain(found.get(name)) for name in DOCUMENT_COLUMNS},
-        "bypass_by": _plain(bypass.get("by")),
+        "because": _sentences(found.get("because")), "bypass_by": _plain(bypass.get("by")),
         **{name: _plain(cache.get(name)) for name in ("family", "full_by", "capacity_tokens", "new_tokens")},
         "requests": len(trials), "failures": len(failed), "noise": sum(item.get("reproduced") is False for item in trials),
         "control_failures": sum(item.get("arm") == "control" for item in failed),
@@ -130,6 +103,10 @@ def _run(found: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[
 
 def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _sentences(value: object) -> str | None:
+    return "; ".join(item for item in value if isinstance(item, str)) if isinstance(value, list) else None
 
 
 def _plain(value: object) -> object:

@@ -10,7 +10,7 @@ request; it is complete when atb_dump_data stops growing. Dump both on the same 
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -152,15 +152,19 @@ def _comparison(artefact: Artefact) -> Iterator[Row]:
         document = msgspec.json.decode(artefact.bytes(), type=Document)
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise Garbled(f"{artefact.path}: {error}", hint="give the whole file that llmdiag compare-dumps -o wrote") from error
-    good, bad = document.good.name, document.bad.name
-    for number, item in enumerate(document.pairs):
-        source = artefact.key(f"pairs[{number}]")
-        yield "tensor_pairs", {"source": source, "good_dump": good, "bad_dump": bad, **_pair(item)}
-        for dump, side in ((good, item.good), (bad, item.bad)):
-            yield "tensors", {"source": source, "dump": dump, "ord": item.ord, **_copied(item, COPIED), **_side(side)}
+    yield from pair_rows(document.pairs, document.good.name, document.bad.name, artefact.path)
     if not document.pairs:
         for table in FEEDS:
             yield "collected", {"table_name": table, "status": "failed", "reason": "the comparison holds no pair"}
+
+
+def pair_rows(pairs: Iterable[Pair], good: str, bad: str, path: str) -> Iterator[Row]:
+    """Three rows of each pair of a document `path`: itself and both of its sides. `good`, `bad`: names of the dumps."""
+    for number, item in enumerate(pairs):
+        source = f"{path}#pairs[{number}]"
+        yield "tensor_pairs", {"source": source, "good_dump": good, "bad_dump": bad, **_pair(item)}
+        for dump, side in ((good, item.good), (bad, item.bad)):
+            yield "tensors", {"source": source, "dump": dump, "ord": item.ord, **_copied(item, COPIED), **_side(side)}
 
 
 def _pair(item: Pair) -> Mapping[str, object]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from diag.recovery import aftermath, latency
+from diag.recovery import aftermath, facts, latency
 from diag.recovery.incidents import Capture, Recovery, recoveries
 from diag.recovery.records import Event, Life, Line, Request, Sample
 from diag.recovery.starts import OF_A_START
@@ -59,10 +59,20 @@ GIVES: tuple[Table, ...] = (
         "fragmented_bytes BIGINT: reserved and not allocated, of an out-of-memory message after it; NULL = there is none",
         "why VARCHAR: what is not known, and why, as JSON; NULL = nothing",
     ),
+    table(
+        "recovery_facts",
+        "What was seen around each recovery, one row each, with its line",
+        _INCIDENT,
+        "fact VARCHAR: waiting_before waiting_after running_before running_after (most that waited, and how many ran then; ten minutes before, one after) | preempted | "
+        "first_user (s from ready until the first request that was answered was let through) | refused (requests that a proxy's log shows to fail until then; no row = no such log) | drain_done traffic_switch "
+        "(s after ready) | queue_released admitted_pct | left_before left_after left_before_pct left_after_pct (clients that gave up) | patience_s waited_s timed_out answered_for_nobody | "
+        "hit_rate_before hit_rate_after | back_off (s after the fault: a supervisor waits on purpose) | weights_gib weights_gib_per_s weights_download_s weights_prefetch_s weights_on_network | compiled compile_cached compile_cache_dir",
+        "ts TIMESTAMP: when; NULL = of several moments", "value DOUBLE: its number; NULL = it has none", "says VARCHAR: in words",
+    ),
 )  # fmt: skip
 KEYS = ["bundle", "host", "capture"]
 AHEAD_S, BEHIND_S = 4500.0, 3600.0
-METRICS = frozenset({*latency.HISTOGRAMS, *aftermath.KV_USAGE, *aftermath.QUEUED, *aftermath.RUNS})
+METRICS = frozenset({*latency.HISTOGRAMS, *aftermath.KV_USAGE, *aftermath.QUEUED, *aftermath.RUNS, *facts.PREEMPTIONS})
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
@@ -77,6 +87,7 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
             for stage in item.stages:
                 row = {**asdict(stage), "why": stage.why or None, "source": stage.source or item.source}
                 out["recovery_stages"].append({**head, **row})
+            out["recovery_facts"] += [{**head, **asdict(fact)} for fact in item.facts]
     return {name: pd.DataFrame(rows) for name, rows in out.items() if rows}
 
 
@@ -206,12 +217,12 @@ def _requests(frame: "pd.DataFrame | None") -> list[Request]:
     if frame is None or frame.empty:
         return []
     columns = [frame["ts"].to_numpy(dtype="datetime64[us]").tolist()]
-    for name in ("method", "path", "status", "source", "seconds", "first_byte_s", "queued"):
+    for name in ("method", "path", "status", "source", "seconds", "first_byte_s", "queued", "queue_s", "ended"):
         columns.append(frame[name].astype(object).where(frame[name].notna(), None).tolist())
     columns.append(frame["origin"].notna().tolist())
     return [
-        Request(ts, method, path, _int(status), source or "", seconds, first, _int(queued), proxied)
-        for ts, method, path, status, source, seconds, first, queued, proxied in zip(*columns, strict=True)
+        Request(ts, method, path, _int(status), source or "", seconds, first, _int(queued), proxied, queue_s, ended)
+        for ts, method, path, status, source, seconds, first, queued, queue_s, ended, proxied in zip(*columns, strict=True)
     ]  # fmt: skip
 
 

@@ -48,11 +48,11 @@ GIVES: tuple[Table, ...] = (
     ),
     table(
         "restart_links",
-        "Would the next restart of a unit have come without this one: its initiator's rule replayed without this one's errors",
+        "Would the next restart of a unit have come without this one: its initiator's rule replayed without this one's errors, and those of restarts before it",
         _RESTART, "next_restart BIGINT: the one after it, of the same unit", "initiator VARCHAR: who ended the next one; NULL = not known",
         "rule VARCHAR: by which rule, in words", "errors_before BIGINT: errors the rule counted; NULL = not in the evidence",
-        "errors_without BIGINT: those that are not of this restart; NULL = cannot be told",
-        "causal BOOLEAN: without this restart the rule would not have fired; NULL = cannot be told",
+        "errors_without BIGINT: those that are not of this restart, nor (where they decide) of those before it; NULL = cannot be told",
+        "causal BOOLEAN: without this restart, or without it and those before it, the rule would not have fired; NULL = cannot be told",
         "missing VARCHAR: table that would tell; NULL = it is told", "says VARCHAR: in words",
     ),
     table(

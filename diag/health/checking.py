@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from diag.cache.interrupts import Stop
-from diag.health import probing
+from diag.health import probing, proof
 from diag.health.budget import Budget
 from diag.health.polling import Backend, Look, rounds
 from diag.health.process_evidence import STACKS_S, Watch
@@ -24,7 +24,10 @@ from diag.repro.http_post import Wire
 ASK_AGAIN_S = 60.0
 """How long an answer to a question speaks for an idle engine that is being watched."""
 READS_AFTER = 2
-"""Reads after a question that was not answered: perhaps it met a burst of work."""
+"""Reads after a question that was not answered, or late: perhaps it met a burst of work."""
+SLOW_ANSWER_S = 2.0
+"""One token of an idle engine takes less; the first one after a start, that compiles, is work too."""
+SUCCEEDED = "the service of --pid is gone, and what answers now is another one: it is judged by its reads alone; give a pid of the new one"
 Source = Literal["live", "proxy", "recorded"]
 Told = Callable[[str, float], None]
 
@@ -50,7 +53,7 @@ class Settings:
         """A check takes no longer than that."""
         step_s = max(self.interval_s, self.timeout_s + 1.0) + 5.0
         question_s = 2 * self.probe_timeout_s + probing.MODELS_S + READS_AFTER * step_s if self.probe else 0.0
-        return self.reads * step_s + question_s + self.patience_s
+        return self.reads * step_s + question_s * (2 if self.patience_s else 1) + self.patience_s
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,11 @@ class _Sequence:
         return None if said is None else ProbeResult(said.sent, said.ok, said.seconds, said.status, self.asked_after)
 
     @property
+    def waited(self) -> bool:
+        """Its answer took so long that it may have stood behind something that no gauge showed."""
+        return self.asked is not None and self.asked.ok is True and (self.asked.seconds or 0.0) >= SLOW_ANSWER_S
+
+    @property
     def unanswered(self) -> bool:
         return self.asked is not None and self.asked.sent and not self.asked.ok
 
@@ -114,12 +122,10 @@ class Checker:
             self._some(self._settings.reads, told)
             if not self._read[0].reads:
                 raise KeyboardInterrupt
-            self._ask()
-            told(f"a short question, at most {self._settings.probe_timeout_s:g} s", 1.0)
-            self._join([item.asking for item in self._read])
-            if any(item.unanswered for item in self._read):
-                self._some(READS_AFTER, told)
+            self._question_all(told)
             self._settle(told)
+            if any(item.asked is None and self._verdict(item).may_probe for item in self._read):
+                self._question_all(told)
         self._ask_proxies()
         return self._checked()
 
@@ -165,6 +171,14 @@ class Checker:
                     self._recorder.add_processes(self._watch.evidence().looks[-1])
             yield
 
+    def _question_all(self, told: Told) -> None:
+        """Ask those that are idle and wait for the answers; look again where one came late or not at all."""
+        self._ask()
+        told(f"a short question, at most {self._settings.probe_timeout_s:g} s", 1.0)
+        self._join([item.asking for item in self._read])
+        if any(item.unanswered or item.waited for item in self._read):
+            self._some(READS_AFTER, told)
+
     def _ask(self) -> None:
         """One question to each backend that is idle and has not been asked lately."""
         now = time.monotonic()
@@ -204,8 +218,12 @@ class Checker:
         evidence = None if self._watch is None else self._watch.evidence()
         return judge(item.reads, evidence=evidence, budget=self._settings.budget, probe=item.probe)
 
+    def _succeeded(self) -> bool:
+        """The processes that are looked at are gone, and yet there are answers."""
+        return self._watch is not None and proof.outlived(self._watch.evidence()) and any(item.reads and item.reads[-1].samples for item in self._read)
+
     def _checked(self) -> list[Checked]:
-        notes = () if self._watch is None else tuple(self._watch.notes)
+        notes = () if self._watch is None else (*self._watch.notes, *([SUCCEEDED] if self._succeeded() else []))
         return [
             Checked(item.backend.url, "proxy", of_proxy(item.models)) if item.backend.proxy
             else Checked(item.backend.url, "live", self._verdict(item), "" if item.asked is None else item.asked.says, notes)

@@ -3,12 +3,21 @@
 Filled by whoever looked (live by pid, or a recorded folder); judged here.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 ENGINE_ROLES = ("engine_core", "worker", "scheduler")
+SERVER = "api_server"
 HALTED = {"T": "stopped by a signal", "Z": "dead (zombie)", "X": "dead"}
 """States of /proc that nothing leaves by itself. A tracing stop (t) is not among them: py-spy and debuggers make it for moments."""
+DEAD = ("Z", "X")
+AT_WORK = re.compile(r":\d+$")
+"""Stacks that do not end in a wait end in a line (diag/health/process_evidence.py): idle workers spin, too, but in a wait."""
+ASKS_FOR_WORK = "process_input_queue"
+"""In the stack of a vLLM EngineCore that has none."""
+BUSY_SHARE = 0.05
+"""Of one CPU, between two looks: on a crowded machine work gets no more."""
 UNINTERRUPTIBLE = "D"
 
 
@@ -62,6 +71,62 @@ def halted(evidence: ProcessEvidence | None) -> str | None:
     return None
 
 
+def gone(evidence: ProcessEvidence | None) -> str | None:
+    """A sentence when whoever answered requests is gone, also if parts of the engine outlived him."""
+    if evidence is None:
+        return None
+    if not evidence.gone and not _server_gone(evidence):
+        return None
+    left = [seen for seen in _living(evidence.looks[-1]) if seen.role in ENGINE_ROLES] if evidence.looks else []
+    names = ", ".join(f"{seen.role} {seen.pid}" for seen in left)
+    return f"its process is gone, though {names} {'lives' if len(left) == 1 else 'live'} on" if left else "its process is gone"
+
+
+def outlived(evidence: ProcessEvidence | None) -> bool:
+    """The service that was looked at is gone as a whole, so that what answers now is another one, and these looks say nothing of it."""
+    return evidence is not None and _server_gone(evidence)
+
+
+def none_runs(evidence: ProcessEvidence | None) -> str | None:
+    """A sentence when there were engine processes, and at each of the last two looks none of them could run."""
+    if evidence is None or len(evidence.looks) < 2:
+        return None
+    known = {(seen.role, seen.pid): None for look in evidence.looks for seen in _engine(look)}
+    last = evidence.looks[-2:]
+    if not known or any(seen.state not in HALTED for look in last for seen in _engine(look)):
+        return None
+    stopped = [f"{seen.role} {seen.pid}" for seen in _living(last[-1]) if seen.role in ENGINE_ROLES]
+    names = ", ".join(stopped) or ", ".join(f"{role} {pid}" for role, pid in known)
+    how = "stopped by a signal" if stopped else "gone"
+    return f"{names} {'is' if len(stopped or known) == 1 else 'are'} {how} at both looks"
+
+
+def waits(evidence: ProcessEvidence) -> bool:
+    """There is no engine process, and nothing of the service used CPU between the last two looks: it loads nothing."""
+    if len(evidence.looks) < 2 or _engine(evidence.looks[-1]):
+        return False
+    before, after = evidence.looks[-2:]
+    used = [None if old is None or old.cpu_s is None or seen.cpu_s is None else seen.cpu_s - old.cpu_s
+            for seen in after.processes for old in (_at(before, (seen.pid, seen.started_at)),)]
+    known = [seconds for seconds in used if seconds is not None]
+    return len(known) == len(used) and sum(known) < 0.05
+
+
+def _server_gone(evidence: ProcessEvidence) -> bool:
+    """There were processes, and none is left; or none of those that answer requests at two looks, so that nobody is between two of them."""
+    looks = evidence.looks
+    if not any(look.processes for look in looks):
+        return False
+    if not _living(looks[-1]):
+        return True
+    served = any(seen.role == SERVER for look in looks for seen in look.processes)
+    return served and len(looks) > 1 and not any(seen.role == SERVER for look in looks[-2:] for seen in _living(look))
+
+
+def _living(look: Look) -> tuple[ProcessSeen, ...]:
+    return tuple(seen for seen in look.processes if seen.state not in DEAD)
+
+
 def frozen_s(evidence: ProcessEvidence | None) -> tuple[float, str] | None:
     """(seconds, sentence) over which no engine process used CPU and no stack changed, over three looks at least; None = not so."""
     if evidence is None:
@@ -94,6 +159,36 @@ def works(evidence: ProcessEvidence | None) -> str | None:
     if not all(_moves(_at(before, (seen.pid, seen.started_at)), seen) for seen in doers):
         return None
     return f"{', '.join(f'{seen.role} {seen.pid}' for seen in doers)} ran and changed its stack between the last two looks"
+
+
+def computes(evidence: ProcessEvidence | None) -> tuple[float, str] | None:
+    """(seconds, sentence) over which a worker used CPU outside of its waits and no EngineCore waited for requests; None = not so.
+
+    That is work or a loop without end: which of both it is, it does not say. Schedulers are left out: SGLang's turns when idle, too.
+    """
+    if evidence is None or halted(evidence) is not None:
+        return None
+    looks = evidence.looks
+    doers: tuple[ProcessSeen, ...] = ()
+    first = len(looks) - 1
+    while first > 0 and (found := _computing(looks[first - 1], looks[first])):
+        doers, first = doers or found, first - 1
+    seconds = _seconds(looks[first], looks[-1]) if doers else None
+    if seconds is None:
+        return None
+    return seconds, f"{', '.join(f'{seen.role} {seen.pid}' for seen in doers)} computed at each of {len(looks) - first} looks in {seconds:.0f} s"
+
+
+def _computing(before: Look, after: Look) -> tuple[ProcessSeen, ...]:
+    seconds = _seconds(before, after)
+    if seconds is None or seconds <= 0 or any(seen.stack is not None and ASKS_FOR_WORK in seen.stack for look in (before, after) for seen in _engine(look)):
+        return ()
+    pairs = [(_at(before, (seen.pid, seen.started_at)), seen) for seen in _engine(after) if seen.role == "worker"]
+    return tuple(
+        new for old, new in pairs
+        if old is not None and old.cpu_s is not None and new.cpu_s is not None and new.cpu_s - old.cpu_s >= BUSY_SHARE * seconds
+        and all(seen.stack is not None and AT_WORK.search(seen.stack) for seen in (old, new))
+    )
 
 
 def _engine(look: Look) -> tuple[ProcessSeen, ...]:

@@ -211,6 +211,9 @@ def _idle(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Aske
     turned = [name for name, value in last.idle_loop.items() if before is not None and value > before.idle_loop.get(name, value)]
     if turned and last.idle:
         return "idle-proven", f"no request runs or waits, and {', '.join(turned)} rose: its loop turns", None, None
+    hidden = _hidden(points, asked)
+    if hidden is not None and (probe is None or not probe.sent):
+        return hidden
     if probe is None or not probe.sent or not asked.alone:
         why = "it is not the only engine here, so that one answer would not tell whose" if probe is not None and probe.sent else \
             "its gauges say so, and they may be stale"
@@ -222,6 +225,20 @@ def _idle(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Aske
         told = "" if probe.status is None else f" (HTTP {probe.status})"
         return "idle-unproven", f"no request runs or waits; what came back to a question proves nothing about the engine{told}", None, None
     return _unanswered(points, found, asked, took)
+
+
+def _hidden(points: Sequence[Point], asked: Asked) -> Said | None:
+    """Gauges are set when a step is over: one that takes long may hide behind zeros. Until the budget nobody may ask it anything."""
+    computes = proof.computes(asked.evidence) if asked.alone and points[-1].idle else None
+    works = proof.works(asked.evidence)
+    limit = asked.budget.seconds()
+    if computes is None or computes[0] > (limit if works is None else 2 * limit):
+        return None
+    what = f"its gauges say idle, and yet {computes[1]}: a step that has not reported yet"
+    stretch = Flat(len(points) - 1, computes[0], points[-1].read)
+    if works is not None:
+        return "progressing", f"{what}, and {works}", stretch, limit
+    return "busy-unproven", f"{what}; it may be asked after {asked.budget.says()}", stretch, limit
 
 
 def _unanswered(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Asked, took: str) -> Said:

@@ -6,9 +6,9 @@ Exit: 0 nothing to do · 1 proved stuck (or proved gone) · 3 not proved either 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diag.health import identity
+from diag.health import identity, proof
 from diag.health.budget import Budget
-from diag.health.proof import HALTED, ProcessEvidence
+from diag.health.proof import ENGINE_ROLES, HALTED, SERVER, ProcessEvidence
 from diag.health.reads import Read, elapsed_s
 from diag.health.states import WINDOW, Asked, EngineState, ProbeResult, State, judge_engine
 from diag.health.track import Backend, backend
@@ -49,6 +49,8 @@ def judge(
     last = reads[-1]
     if not last.samples:
         return _no_samples(reads, evidence)
+    if proof.outlived(evidence):
+        evidence = None
     answered = [backend(read) for read in reads if read.samples]
     now = answered[-1]
     if now.family is None:
@@ -123,9 +125,10 @@ def _no_samples(reads: Sequence[Read], evidence: ProcessEvidence | None) -> Back
     """The last read brought nothing: not there, not readable, or still loading."""
     last = reads[-1]
     if last.outcome in ("timeout", "refused", "reset"):
-        if evidence is not None and (evidence.gone or _all_gone(evidence)):
-            return BackendVerdict("unreachable", f"no answer ({last.outcome}), and its process is gone", 1)
-        if last.outcome == "refused" and _young(evidence):
+        dead = proof.gone(evidence) or proof.none_runs(evidence)
+        if dead is not None:
+            return BackendVerdict("unreachable", f"no answer ({last.outcome}), and {dead}", 1)
+        if last.outcome == "refused" and _young(reads, evidence):
             return _verdict("starting", "its process is young and does not listen yet")
         before = "; it answered before" if any(read.samples for read in reads) else ""
         return _verdict("unreachable", f"no answer: {last.outcome}{before}. That proves neither life nor death")
@@ -138,18 +141,16 @@ def _no_samples(reads: Sequence[Read], evidence: ProcessEvidence | None) -> Back
     return _verdict("unreadable", f"what came back is no metrics: {last.problem or last.outcome}")
 
 
-def _all_gone(evidence: ProcessEvidence) -> bool:
-    """There were processes, and at the last look none of them lives."""
-    if not evidence.looks or not any(look.processes for look in evidence.looks):
-        return False
-    return all(seen.state in HALTED and seen.state != "T" for seen in evidence.looks[-1].processes)
-
-
-def _young(evidence: ProcessEvidence | None) -> bool:
-    if evidence is None or not evidence.looks:
+def _young(reads: Sequence[Read], evidence: ProcessEvidence | None) -> bool:
+    """Was it started lately, and does it do something? One that answered before does not listen any more: that is no start."""
+    if evidence is None or not evidence.looks or proof.waits(evidence):
         return False
     look = evidence.looks[-1]
-    starts = [seen.started_at for seen in look.processes if seen.started_at is not None and seen.state not in HALTED]
+    living = [seen for seen in look.processes if seen.state not in HALTED]
+    if any(read.samples for read in reads):
+        answered = max((read.ts for read in reads if read.samples and read.ts is not None), default=None)
+        living = [seen for seen in living if answered is not None and seen.role in (SERVER, *ENGINE_ROLES) and (seen.started_at or 0.0) > answered]
+    starts = [seen.started_at for seen in living if seen.started_at is not None]
     return bool(starts) and look.ts is not None and look.ts - min(starts) < START_S
 
 

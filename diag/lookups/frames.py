@@ -23,7 +23,7 @@ def look_of(row: Record) -> Look:
     """A row of block_lookups that is a block."""
     return Look(
         lookup=str(row["lookup"]), source=str(row["source"]), position=int(row["position"]), hit=row["hit"] is True or row["hit"] == 1,
-        request=row["request"], ts=_seconds(row["ts"]), block_hash=row["block_hash"], block_id=number(row["block_id"]),
+        request=row["request"], ts=seconds(row["ts"]), block_hash=row["block_hash"], block_id=number(row["block_id"]),
         cached=flag(row["cached"]), computed=flag(row["computed"]), epoch=number(row["epoch"]), engine_epoch=number(row["engine_epoch"]),
     )
 
@@ -42,7 +42,7 @@ def event_of(row: Record) -> Event:
     return Event(
         kind=str(row["kind"]), source=str(row["source"]), block_hash=row["block_hash"], parent=row["parent_hash"],
         tokens=None if tokens is None else tuple(int(token) for token in str(tokens).split()),
-        seq=number(row["seq"]), ts=_seconds(row["ts"]), origin=row["origin"] or "", position=number(row["position"]) or 0,
+        seq=number(row["seq"]), ts=seconds(row["ts"]), origin=row["origin"] or "", position=number(row["position"]) or 0,
         event_tokens=number(row["event_tokens"]), event_blocks=number(row["event_blocks"]), block_size=number(row["block_size"]),
         lora=row["lora"], extra=row["extra_keys"], medium=row["medium"] or "", group=number(row["group_idx"]) or 0, spec_kind=row["spec_kind"],
     )
@@ -58,5 +58,5 @@ def flag(value: object) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _seconds(value: Any) -> float | None:
+def seconds(value: Any) -> float | None:
     return None if value is None else float(value.timestamp())

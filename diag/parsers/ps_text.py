@@ -17,6 +17,7 @@ OTHER_TOOLS = frozenset(("TIME+", "PRIO", "FD", "NODE", "DEVICE", "SHR", "NAME",
 HEADING = re.compile(r"[%A-Z][%A-Z0-9_+-]*")
 WEEKDAYS = frozenset(("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"))
 FOREST = re.compile(r"^[ |]*\\_ ")
+LSTART = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}")
 ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -33,6 +34,8 @@ class Process(NamedTuple):
     age_s: float | None
     uid: int | None
     command: str | None
+    started: str | None = None
+    """`Wed Jun 10 08:00:00 2026` (lstart), in the zone of whoever asked; other forms tell no date."""
 
 
 def header(line: str) -> list[str] | None:
@@ -116,6 +119,7 @@ def _process(number: int, cells: Mapping[str, str]) -> Process:
         number, int(cells["PID"]), _number(cells.get("PPID")), state(cells.get("STAT") or cells.get("S")),
         _bytes(cells.get("RSS") or cells.get("RSZ")), _number(cells.get("NLWP") or cells.get("THCNT")),
         seconds(cells.get("ELAPSED")), _number(cells.get("UID")), command or None,
+        started if (started := cells.get("STARTED", ""))[:3] in WEEKDAYS and LSTART.fullmatch(started) else None,
     )
 
 

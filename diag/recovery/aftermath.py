@@ -94,7 +94,7 @@ def failed_pct(begin: Time, end: Time, requests: Sequence[Request]) -> tuple[flo
         found = [item for item in found if item.proxied]  # a proxy also sees what the engine was not there for
     if not found:
         return None, "no dated access log of that time"
-    bad = sum(item.status is None or item.status >= 500 or item.status in (0, 408, 429, 499) for item in found)
+    bad = sum(item.status is None or item.status >= 500 or item.status in (0, 408, 429, 499) or latency.unread(item) for item in found)
     return 100.0 * bad / len(found), ""
 
 
@@ -134,7 +134,7 @@ def second_look(fault: Time | None, ready: Time, until: Time | None, stats: Sequ
     before_pct = max(earlier) if earlier else None
     ooms = [line for line in lines if line.event in ("oom", "memory_short") and ready < line.ts <= end]
     lost = [bytes_ for line in lines if ready < line.ts <= end and (bytes_ := fragmented(line.message)) is not None]
-    p99_after, _ = latency.after(check.ts, until, gave.requests, gave.samples)
+    p99_after, _ = latency.after(check.ts, until, gave.requests, gave.samples, whole=True)
     p99_before, _ = (None, "") if fault is None else latency.before(fault, gave.since, gave.requests, gave.samples)
     slow = p99_before is not None and p99_after is not None and p99_after.p99_s > SLOWER * p99_before.p99_s
     why = "memory ran out after it" if ooms else f"the pool was {used:.0f} % full" if used is not None and used > FULL_PCT else ""
@@ -164,7 +164,7 @@ def fragmented(message: str) -> int | None:
 def switched(ready: Time, until: Time | None, events: Sequence[Event], requests: Sequence[Request]) -> tuple[Time, str, str] | None:
     """First success of a user after it was ready: time, source and basis; else what the router says it did."""
     end = later(ready, AFTER_S) if until is None else min(until, later(ready, AFTER_S))
-    first = next((item for item in latency.within(requests, ready, end) if latency.is_work(item) and latency.succeeded(item)), None)
+    first = next((item for item in latency.of_users(latency.within(requests, ready, end)) if latency.is_work(item) and latency.succeeded(item)), None)
     if first is not None:
         return first.ts, first.source, "lines"
     told = next((event for event in events if event.kind == "traffic_switch" and ready <= event.ts <= end), None)

@@ -26,9 +26,12 @@ SAYS = {
     "heartbeat-lost": "the heartbeat was lost", "engine-died": "the engine died", "stuck": "it stopped making progress", "external-stop": "it was stopped from outside",
     "start": "a start; no end is seen before it", "unknown": "why it ended is not told",
 }  # fmt: skip
+SILENT = "it fell silent while requests ran, and a new process began: whether it hung or died is not told"
 ASKS = ("restart", "killing", "stop")
 LOOK_BACK_S = 3600.0
 SAME_MOMENT_S = 2.0
+WHOLE_S = 1.0
+"""The first line of a new process has whole seconds, and so may stand before the command that started it."""
 GOES_ON_S = 15.0
 """An engine that makes progress this much later was not dead."""
 SILENT_S, MISSED, LONGEST_INTERVAL_S = 30.0, 2.5, 60.0
@@ -86,6 +89,8 @@ def fault_of(life: Life, since: Time | None, events: Sequence[Event], lines: Seq
         cause = "external-stop" if life.how == "external" else "unknown"
         return Fault(cause, None, None, life.source, _told(cause, life), command, by, *probe)
     cause = _cause(signs)
+    if cause == "stuck" and life.killed_at is None and life.stopped_at is None and not any(line.event == "engine_stats" and earliest.ts < line.ts <= end for line in lines):
+        return Fault("unknown", None, None, earliest.source, f"{SILENT}; last progress at {earliest.ts:%Y-%m-%d %H:%M:%S}", command, by, *probe)
     return Fault(cause, earliest.ts, earliest.by, earliest.source, _told(cause, life, earliest), command, by, *probe)
 
 
@@ -108,7 +113,7 @@ def command_of(life: Life, events: Sequence[Event]) -> tuple[Time | None, str | 
     low, high = life.ended_at, life.restarted_at
     if low is None or high is None:
         return None, life.initiator
-    asked = [event for event in events if event.kind in (*ASKS, "start") and low <= event.ts <= high and _same(event, life)]
+    asked = [event for event in events if event.kind in (*ASKS, "start") and low <= event.ts <= later(high, WHOLE_S) and _same(event, life)]
     if not asked:
         return None, life.initiator
     first = min(asked, key=lambda event: event.ts)

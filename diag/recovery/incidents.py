@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from diag.recovery import aftermath, faults, latency
 from diag.recovery.aftermath import Given, Second
+from diag.recovery.facts import Around, Fact, facts
 from diag.recovery.faults import Fault
 from diag.recovery.latency import Latency
 from diag.recovery.markers import OUTAGE, STAGES, VERSION
@@ -54,6 +55,7 @@ class Recovery:
     before: Latency | None
     second: Second | None
     why: dict[str, str] = field(default_factory=dict)
+    facts: tuple[Fact, ...] = ()
 
 
 def recoveries(seen: Capture) -> list[Recovery]:
@@ -154,7 +156,7 @@ def _recovery(life: Life | None, start: Start | None, since: Time | None, until:
         start.first.source if life is None and start is not None else life.source if life is not None else "", None if life is None else life.unit,
         None if start is None else engine_of(start.lines), version, fault, None if life is None else life.how, begin, begun, ready, mttr,
         None if mttr is None else whence, rows, rest, _bottleneck(known, rest), None if life is None else life.lost_requests, failed, queue, first, earlier, second,
-        {key: text for key, text in why.items() if text},
+        {key: text for key, text in why.items() if text}, tuple(facts(Around(begin, ready, until, start, lines, stats, seen.events, seen.requests, seen.samples))),
     )  # fmt: skip
 
 
@@ -214,6 +216,9 @@ def _down(life: Life | None, fault: Fault, begun: Time | None, events: Sequence[
     unseen = "no command to restart is seen" + ("" if silent_s is None else f"; {silent_s:.1f} s until the first line of the new process are not attributed")
     why = "nothing was wrong before the command" if fault.cause == "external-stop" else NOT_SEEN if fault.ts is None else unseen
     detect = Stage("detect", fault.ts, detect_s, None if detect_s is None else "lines", fault.source, "" if detect_s is not None else why)
+    idle_s = aftermath.span_s(life.stopped_at, fault.command_at) if fault.ts is None and life.how in ("self", "auto", "unknown") else None
+    if idle_s is not None:
+        detect = Stage("detect", life.stopped_at, idle_s, "events", life.source, "from its end: why it ended is not told")
     return [detect, _stop(life, fault), _reclaim(life, fault, begun, events)]
 
 

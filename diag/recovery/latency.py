@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.recovery.records import Request, Sample, Time
-from diag.restarts.records import later
+from diag.restarts.records import between_s, later
 
 LIGHT = re.compile(r"^/(?:health\w*|healthz|livez|readyz|metrics|ping|v1/models|version|load|get_model_info|get_server_info|server_info|tokenize|detokenize)?/?$")
 """Paths that an engine answers while it does no work."""
 FIRST_S, FIRST_N = 60.0, 100
 """First requests: those of the first minute, at most so many."""
 BEFORE_S = 600.0
+AT_ONCE_S = 0.005
 HISTOGRAMS = ("vllm:e2e_request_latency_seconds_bucket", "sglang:e2e_request_latency_seconds_bucket", "http_request_duration_seconds_bucket")
 
 
@@ -46,13 +47,26 @@ def is_work(request: Request) -> bool:
 
 
 def succeeded(request: Request) -> bool:
-    return request.status is not None and 200 <= request.status < 300
+    return request.status is not None and 200 <= request.status < 300 and not unread(request)
 
 
-def after(ready: Time, until: Time | None, requests: Sequence[Request], samples: Sequence[Sample]) -> tuple[Latency | None, str]:
-    """First requests after a moment, and why there are none."""
+def of_users(requests: Sequence[Request]) -> Sequence[Request]:
+    """Where a proxy's log is there, only that: the engine's own answers the proxy, whether a user still waits or not."""
+    proxied = [item for item in requests if item.proxied]
+    return proxied or requests
+
+
+def unread(request: Request) -> bool:
+    """Had the client left before the first byte? HAProxy without `abortonclose` lets the engine answer it all the same: 200, CD, and no time for the data."""
+    if request.ended is None or request.ended[:2] != "CD" or request.seconds is None or request.first_byte_s is None:
+        return False
+    return request.seconds - (request.queue_s or 0.0) - request.first_byte_s <= AT_ONCE_S
+
+
+def after(ready: Time, until: Time | None, requests: Sequence[Request], samples: Sequence[Sample], whole: bool = False) -> tuple[Latency | None, str]:
+    """First requests after a moment, and why there are none. What they had waited before that moment does not count, unless the `whole` does."""
     end = later(ready, FIRST_S) if until is None else min(until, later(ready, FIRST_S))
-    found = _logged(within(requests, ready, end)[:FIRST_N])
+    found = _logged(within(requests, ready, end)[:FIRST_N], None if whole else ready)
     if found is not None:
         return found, ""
     found = _first_read(ready, until, samples)
@@ -77,9 +91,9 @@ def _why(requests: Sequence[Request], samples: Sequence[Sample]) -> str:
     return "no read of a latency histogram in that time" if any(item.name in HISTOGRAMS for item in samples) else "no access log with times and durations, no latency histogram"
 
 
-def _logged(requests: Iterable[Request]) -> Latency | None:
+def _logged(requests: Iterable[Request], since: Time | None = None) -> Latency | None:
     found = [item for item in requests if item.seconds is not None and succeeded(item) and is_work(item)]
-    values = [item.seconds for item in found if item.seconds is not None]
+    values = [item.seconds if since is None else min(item.seconds, between_s(since, item.ts)) for item in found if item.seconds is not None]
     if not values:
         return None
     return Latency(percentile(values, 0.5), percentile(values, 0.99), len(values), "access log", found[0].source)

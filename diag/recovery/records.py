@@ -36,6 +36,8 @@ class Request:
     first_byte_s: float | None = None
     queued: int | None = None
     proxied: bool = False
+    queue_s: float | None = None
+    ended: str | None = None
 
 
 @dataclass(frozen=True)

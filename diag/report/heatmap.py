@@ -38,8 +38,12 @@ Grid = Mapping[tuple[int, int], Cell]
 
 
 def render(results: Sequence[Result], width: int) -> list[Text]:
-    """Lines of the map, none where no block was compared. Columns that are the same everywhere are drawn together."""
-    cells = _cells(results)
+    """Lines of the map, none where no block was compared."""
+    return draw(_cells(results), width)
+
+
+def draw(cells: Grid, width: int) -> list[Text]:
+    """(layer, block) -> cell as lines of at most `width` cells. Columns that are the same everywhere are drawn together."""
     if not cells:
         return []
     layers, blocks = sorted({layer for layer, _ in cells}), sorted({block for _, block in cells})
@@ -48,7 +52,7 @@ def render(results: Sequence[Result], width: int) -> list[Text]:
     for first, last in _stretches(cells, layers, blocks)[:MAX_ROWS]:
         lines.append(_row(cells, first, last, columns))
     used = [sign for sign in NAMES if any(cell.sign == sign for cell in cells.values())]
-    return [*lines, Text("       " + "  ".join(f"{sign} {NAMES[sign]}" for sign in used) + ("  ~ blocks alike" if None in columns else ""), style="dim")]
+    return [*lines, Text("       " + "  ".join(f"{sign} {NAMES[sign]}" for sign in used) + ("  ~ further blocks like the one before" if None in columns else ""), style="dim")]
 
 
 def _cells(results: Sequence[Result]) -> dict[tuple[int, int], Cell]:

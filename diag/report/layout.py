@@ -59,6 +59,13 @@ def middle(text: str, width: int) -> str:
     return f"{set_cell_size(text, width - 1 - cell_len(tail)).rstrip()}…{tail}"
 
 
+def columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A small table as lines: every column as wide as it must be, two blanks between."""
+    table = [names, *rows]
+    widths = [max(cell_len(row[place]) for row in table) for place in range(len(names))]
+    return ["  ".join(set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
 def joined(parts: Iterable[str], width: int, limit: int) -> list[str]:
     """Short facts with ` · ` between them, whole ones per line."""
     lines = [""]

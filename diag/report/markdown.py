@@ -20,6 +20,7 @@ from diag.report.words import Sentence
 MAX_CHARS = 60_000
 """A GitHub issue holds 65,536 characters; the rest is for what a person adds."""
 MAX_TEXT_CHARS = 600
+MAX_PROSE_CHARS = 2_000
 MAX_SENTENCES = 40
 MAX_COMMAND_CHARS = 4_000
 MAX_LISTED = 20
@@ -39,6 +40,8 @@ INLINE = re.compile(
 )
 # === or --- would make the line above a heading, - - - draws a line
 RULER = re.compile(r"[-=+][-=+ ]*")
+# - + = 1. 1) at the beginning of a paragraph would make a list, a heading or a line of it
+BEGINNING = re.compile(r"^(\d{0,9})([-+=.)])")
 BLANK_LINES = re.compile(r"\n{3,}")
 
 
@@ -49,7 +52,8 @@ def render_all(diagnoses: Sequence[Diagnosis]) -> str:
 
 def render(diagnosis: Diagnosis, max_chars: int = MAX_CHARS) -> str:
     """Diagnosis -> Markdown of at most 60,000 characters; what had to be left out is said at the end."""
-    body = [_part("finding", diagnosis, result, number) for number, result in enumerate(diagnosis.findings, 1)]
+    body = [_part("finding", diagnosis, result, number, words.explained(diagnosis, result)) for number, result in enumerate(diagnosis.findings, 1)]
+    body += [_part("section", section) for section in diagnosis.sections]
     missing, ruled_out = words.missing(diagnosis), words.ruled_out(diagnosis)
     told = words.names(diagnosis, "recoveries")
     body += [_part("recoveries", _fenced(told, "text", 0))] if told else []
@@ -72,8 +76,8 @@ def render(diagnosis: Diagnosis, max_chars: int = MAX_CHARS) -> str:
 def _macros() -> TemplateModule:
     environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
-        "md": escaped, "code": code, "fence": fence, "runbook": runbook,
-        "because": words.because, "why": _why, "untold": _untold, "reason": words.reason,
+        "md": escaped, "prose": prose, "code": code, "fence": fence, "runbook": runbook,
+        "drawn": _drawn, "because": words.because, "why": _why, "untold": _untold, "reason": words.reason,
     }
     source = resources.files("diag.report").joinpath("report.md.j2").read_text(encoding="utf-8")
     return environment.from_string(source).make_module()
@@ -113,6 +117,16 @@ def code(value: object, limit: int = MAX_TEXT_CHARS) -> str:
     fence_ = "`" * (_longest_ticks(text) + 1)
     pad = " " if text.strip() and (text[0] in "` " or text[-1] in "` ") else ""
     return f"{fence_}{pad}{text}{pad}{fence_}"
+
+
+def prose(value: str) -> str:
+    """A sentence as a paragraph of its own, however it begins."""
+    return BEGINNING.sub(lambda found: f"{found[1]}\\{found[2]}", escaped(value, MAX_PROSE_CHARS))
+
+
+def _drawn(lines: Sequence[str]) -> str:
+    """A picture, in letters of one width."""
+    return _fenced([inert(line) for line in lines], "text", 0)
 
 
 def fence(value: str, indent: int = 0) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from diag.report.answers import beside, grep
 from diag.report.inert import inert
 from diag.repro.prompts import Prompt
 from diag.repro.record import Run, Trial
@@ -15,6 +16,13 @@ FIRST_LINES = {
     "endpoint-dead": "THE ENDPOINT DIED",
 }
 LISTED = 10
+NOTES = (
+    "hits: re-asks of the failing prompts that used cached blocks",
+    "failures: wrong, wrong again when repeated, and right with the cache bypassed",
+    "noise: odd answers of which that is not true; they count for nothing, each with its reason below",
+    "sticky: how many repetitions of the first failure were wrong too: at once / later, with variants between",
+)
+"""What the columns mean; the last only where something failed."""
 
 
 def render(run: Run, verdict: Verdict, prompts: Sequence[Prompt], *, answers: bool = True) -> dict[str, object]:
@@ -78,6 +86,12 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
+def notes(verdict: Verdict) -> Sequence[str]:
+    """What the columns of the table mean, as far as something stands in them."""
+    failed, noisy = (sum(getattr(arm, name) for arm in verdict.arms) for name in ("failures", "noise"))
+    return [note for note, is_needed in zip(NOTES, (True, failed or noisy, noisy, failed), strict=True) if is_needed]
+
+
 def timelines(run: Run, width: int) -> Iterator[str]:
     """A row of characters per arm, with what they mean."""
     shown = False
@@ -85,9 +99,9 @@ def timelines(run: Run, width: int) -> Iterator[str]:
         row, step = timeline([trial for trial in run.trials if trial.arm == arm], width - 10)
         if row:
             shown = True
-            yield f"{arm:<9} {row}" + (f"\n          (each stands for {step} re-asks)" if step > 1 else "")
+            yield f"{arm:<9} {row}" + (f"\n          (each sign is the worst of {step} re-asks)" if step > 1 else "")
     if shown:
-        yield LEGEND
+        yield f"one sign for each re-ask of a failing prompt, in order: {LEGEND}"
 
 
 def details(run: Run, verdict: Verdict, *, answers: bool = True) -> Iterator[str]:
@@ -112,8 +126,8 @@ def _cache(run: Run) -> str:
     if before.family is None:
         return f"cache: no counters that are known in /metrics; {cache.new_tokens:.0f} new tokens by the answers"
     size = "unknown size" if cache.after.capacity_tokens is None else f"{cache.after.capacity_tokens} tokens"
-    full = cache.full_by or "was not seen full"
-    return f"cache ({before.family}): {size}, {cache.new_tokens:.0f} new tokens; {full}" + ("; others use the endpoint, too" if cache.shared else "")
+    full = f"it was full ({cache.full_by})" if cache.full_by else "it was not seen full"
+    return f"cache ({before.family}): {size}, {cache.new_tokens:.0f} new tokens in all; {full}" + ("; others use the endpoint, too" if cache.shared else "")
 
 
 def _control(new_tokens: float, block_size: int | None) -> str:
@@ -126,14 +140,16 @@ def _control(new_tokens: float, block_size: int | None) -> str:
 
 def _listed(word: str, trials: Sequence[Trial], run: Run, answers: bool) -> Iterator[str]:
     good = {item.prompt: item.excerpt for item in run.good}
-    for trial in trials[:LISTED]:
+    for number, trial in enumerate(trials[:LISTED]):
         what = f"prompt {trial.prompt}" if trial.variant is None else f"variant {trial.variant}, made from prompt {trial.prompt}"
         note = f": {trial.note}" if trial.note else ""
         yield f"{word}: {trial.arm} arm, request {trial.ordinal}, {what}, {trial.answer_class}{note}"
         if answers and word == "failure":
-            if trial.variant is None:
-                yield f"  good: {inert(good.get(trial.prompt, ''), 160)!r}"
-            yield f"  bad:  {inert(trial.excerpt, 160)!r}"
+            right, wrong = beside(good.get(trial.prompt, "") if trial.variant is None else None, trial.excerpt)
+            yield from [] if right is None else [f"  good: {inert(right)}"]
+            yield f"  bad:  {inert(wrong)}"
+        if word == "failure" and number == 0 and trial.request is not None:
+            yield f"  in the engine's log: {grep(trial.request, trial.sent)}"
     if len(trials) > LISTED:
         yield f"{word}: and {len(trials) - LISTED} more"
 

@@ -93,9 +93,8 @@ def _found(diagnosis: Diagnosis, first: RuleResult, width: int) -> list[Item]:
     items += _because(first, width)
     items += _not_seen(diagnosis, first, width)
     items += _ruled_out(diagnosis, width, ranks=(28, 60, 80))
-    folded = diagnosis.folded.get(first.rule, ())
-    if folded:
-        items.append(_item("Explains", 48, inert(", ".join(folded)), width))
+    folded = words.explained(diagnosis, first)
+    items += [_item("Explains", 29 + 41 * n, f"{inert(name)}{': ' if adds else ''}{inert(adds)}", width) for n, (name, adds) in enumerate(folded)]
     if len(diagnosis.findings) > 1:
         items.append(_item("Also", 45, _others(diagnosis.findings[1:]), width))
     for number, action in enumerate(first.actions):

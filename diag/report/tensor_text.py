@@ -12,12 +12,16 @@ from diag.report.inert import inert
 from diag.report.layout import limited, wrapped
 from diag.report.tensors import counts
 from diag.tensors.result import Comparison, Result
+from diag.tensors.telling import either
 
 LABEL = 11
 WIDTH = 100
 BLOCK_ROWS = 24
 TENSOR_ROWS = 12
 NAMED = 3
+NARROW = 72
+"""Cells below which figures are left to --format json."""
+FIGURES = frozenset({"rel L2", "cosine", "max abs"})
 OWNED = 6
 """Wrong blocks whose owner is named."""
 COLUMNS = ("block", "verdict", "tensors", "rel L2", "cosine", "max abs", "what")
@@ -25,26 +29,43 @@ TENSOR_COLUMNS = ("tensor", "rank", "verdict", "rel L2", "cosine", "max abs", "w
 VERDICT_COLOURS = {"same": "bold green", "close": "green", "differ": "bold red"}
 
 
-def render(found: Comparison, width: int) -> Iterator[RenderableType]:
-    """All of it, none wider than `width` cells."""
+def render(found: Comparison, width: int, *, has_lookups: bool = False) -> Iterator[RenderableType]:
+    """All of it, none wider than `width` cells. `has_lookups`: the log of the prefix cache was given as well."""
     width = max(40, min(width, WIDTH))
     yield _headline(found)
-    for label, text in _facts(found):
+    for label, text in (*_facts(found), *_next(found, has_lookups=has_lookups), ("Compared", _compared(found))):
         yield from _labelled(label, text, width)
     blocks = [item for item in found.results if item.block is not None]
-    wrong = [item for item in found.results if item.block is None and (item.is_wrong or item.is_suspicious)]
+    wrong: list[Result] = []
+    count = 0
+    for item in found.results:
+        if item.block is None and (item.is_wrong or item.is_suspicious):
+            count += 1
+            if len(wrong) < (TENSOR_ROWS if width >= NARROW else NAMED):
+                wrong.append(item)
     if blocks:
         yield Text()
-        yield from grid(COLUMNS, _block_rows(blocks), width)
+        yield from _table(COLUMNS, _block_rows(blocks), width)
     if wrong:
         yield Text()
-        yield from grid(TENSOR_COLUMNS, [_tensor_row(item) for item in wrong[:TENSOR_ROWS]], width)
-        if len(wrong) > TENSOR_ROWS:
-            yield Text(f"and {len(wrong) - TENSOR_ROWS} more tensors; --format json shows all", style="dim")
+        yield from _table(TENSOR_COLUMNS, [_tensor_row(item) for item in wrong], width)
+        if count > len(wrong):
+            yield Text(f"and {count - len(wrong)} more tensors; --format json shows all", style="dim")
     drawn = heatmap.render(found.results, width)
     if drawn and found.verdict != "same":
         yield Text()
         yield from drawn
+    notes = list(_notes(found))
+    if notes:
+        yield Text()
+    for note in notes:
+        yield from _labelled("Note", note, width)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[RenderableType]:
+    """Without the figures where there is no room for them, and without a column that says nothing."""
+    shown = [at for at, name in enumerate(columns) if not (width < NARROW and name in FIGURES) and any(row[at] not in ("-", "") for row in rows)]
+    yield from grid([columns[at] for at in shown], [[row[at] for at in shown] for row in rows], width)
 
 
 def _headline(found: Comparison) -> Text:
@@ -65,12 +86,13 @@ def _headline(found: Comparison) -> Text:
 
 def _facts(found: Comparison) -> Iterator[tuple[str, str]]:
     """What matters, most important first."""
-    yield "Compared", _compared(found)
     if found.first is not None:
         yield "First", found.first.says
-        yield from _about_first(found, found.first.result)
+        yield from _whose_first(found, found.first.result)
     if found.scope is not None:
         yield "Points at", f"{found.scope.points_at}: {found.scope.says}"
+    if found.first is not None:
+        yield from _about_first(found, found.first.result)
     for twin in found.twins[:NAMED]:
         physical = f" (pool blocks {', '.join(map(str, twin.physical))})" if None not in twin.physical else ""
         yield "Twins", f"blocks {', '.join(map(str, twin.blocks))} of {twin.name} hold the same content{physical}, in the good run they do not"
@@ -81,10 +103,24 @@ def _facts(found: Comparison) -> Iterator[tuple[str, str]]:
     if suspicious:
         yield "Doubt", f"{_names(suspicious)}: more than rounding, less than other content: dump the good request once more and add --control DIR"
     yield from _left_out(found)
-    for note in found.notes:
-        yield "Note", note
+
+
+def _next(found: Comparison, *, has_lookups: bool) -> Iterator[tuple[str, str]]:
+    """What to give as well, so that the next run of this command says more."""
+    if found.first is None:
+        return
+    if found.first.kind == "bad-kv" and found.first.result.verdict == "different" and found.first.result.alias is None and not found.donors:
+        yield "Next", "dump the requests that ran before the bad one, and add --donors DIR: whose block it is"
+    if found.scope is not None and found.scope.points_at == "allocator" and not has_lookups:
+        yield "Next", "add --lookups LOG (the engine's lines about prefix cache lookups): why it was reused"
+    if found.first.kind in ("operation", "drift", "other") and found.control is None and not found.first.result.is_retyped:
+        yield "Next", "dump the good request once more, and add --control DIR: how much is this engine's own noise"
+
+
+def _notes(found: Comparison) -> Iterator[str]:
+    yield from found.notes
     if found.hidden_blocks:
-        yield "Note", f"{found.hidden_blocks} pool blocks hold zeros in both runs and are not listed"
+        yield f"{found.hidden_blocks} pool blocks hold zeros in both runs and are not listed"
 
 
 def _compared(found: Comparison) -> str:
@@ -93,41 +129,49 @@ def _compared(found: Comparison) -> str:
     return f"{found.good.name} ({found.good.layout}) with {found.bad.name} ({found.bad.layout}){control}{donors}"
 
 
+def _whose_first(found: Comparison, first: Result) -> Iterator[tuple[str, str]]:
+    """Owners of the wrong blocks, where the first divergence is one."""
+    if first.block is None:
+        return
+    by_key: dict[tuple[int | None, int | None], list[Result]] = defaultdict(list)
+    for item in found.results:
+        if item.block is not None and (item.is_wrong or item.is_suspicious):
+            by_key[(item.request, item.block)].append(item)
+    owned = [key for key, items in by_key.items() if any(item.alias is not None for item in items)]
+    compared: Counter[tuple[int | None, int | None]] = Counter((item.request, item.block) for item in found.results if item.block is not None)
+    for key in owned[:OWNED]:
+        yield "Whose", _owner(by_key[key], compared[key])
+    if len(owned) > OWNED:
+        yield "Whose", f"{len(owned) - OWNED} more blocks are another's: see the table"
+    if (first.request, first.block) in owned or first.verdict != "different":
+        return
+    if found.donors:
+        yield "Whose", f"not known: neither the good run nor {len(found.donors)} donors hold it"
+    else:
+        yield "Whose", "not known: no donors were given"
+
+
 def _about_first(found: Comparison, first: Result) -> Iterator[tuple[str, str]]:
     if first.detail:
         yield "What", f"{first.verdict}: {first.detail}"
+    follows = sum(item.follows for item in found.results)
     if first.block is None:
-        follows = sum(item.follows for item in found.results)
         if follows:
             yield "Follows", f"{follows} more differ after it"
         return
-    blocks = [item for item in found.results if item.block is not None]
-    owned = list(dict.fromkeys((item.request, item.block) for item in blocks if item.alias is not None))
-    for key in owned[:OWNED]:
-        yield "Whose", _owner([item for item in blocks if (item.request, item.block) == key])
-    if len(owned) > OWNED:
-        yield "Whose", f"{len(owned) - OWNED} more blocks are another's: see the table"
-    if (first.request, first.block) in owned:
-        pass
-    elif first.verdict == "different" and not found.donors:
-        yield "Whose", "not known: no donors were given; dump requests that ran before the bad one and add --donors DIR"
-    elif first.verdict == "different":
-        yield "Whose", f"not known: neither the good run nor {len(found.donors)} donors hold it"
-    by_block: dict[int, list[Result]] = defaultdict(list)
-    for item in blocks:
-        if item.request == first.request:
-            by_block[item.block or 0].append(item)
-    same_bits = [block for block, items in by_block.items() if all(item.verdict == "same" for item in items)]
-    later = [block for block in sorted(same_bits) if first.block is not None and block > first.block]
+    same: dict[int, bool] = {}
+    for item in found.results:
+        if item.block is not None and item.request == first.request:
+            same[item.block] = same.get(item.block, True) and item.verdict == "same"
+    later = [block for block in sorted(same) if same[block] and block > first.block]
     if later:
         yield "Identical", f"block{'s' if len(later) > 1 else ''} {_ranges(later)} behind it, in every layer"
-    follows = sum(item.follows for item in found.results)
     if follows:
         yield "Follows", f"{follows} more differ as a consequence"
 
 
-def _owner(block: Sequence[Result]) -> str:
-    """Whose one block is, over all cache tensors."""
+def _owner(block: Sequence[Result], compared: int) -> str:
+    """Whose one block is, over all cache tensors; `compared`: in how many it was compared."""
     known = [item for item in block if item.alias is not None]
     whose, count = Counter(_whose(item) for item in known).most_common(1)[0]
     name = f"block {known[0].block}" + ("" if known[0].request is None else f" of request {known[0].request}")
@@ -135,7 +179,7 @@ def _owner(block: Sequence[Result]) -> str:
     rows = [alias.rows for alias in said if alias.by in ("rows", "fingerprint")]
     part = f" ({max(rows)} of {known[0].rows_of} rows)" if rows and max(rows) < (known[0].rows_of or 0) else ""
     if sum(alias.by != "fingerprint" for alias in said) > len(said) / 2:
-        return f"{name} is {whose}{part}, in {count} of {len(block)} cache tensors"
+        return f"{name} is {whose}{part}, in {count} of {compared} cache tensors"
     return f"{name} has the tokens of {whose}{part}, by V of layer 0, but was computed elsewhere: that very request is not among the donors"
 
 
@@ -147,11 +191,8 @@ def _whose(item: Result) -> str:
         return f"the good run's own, shifted by {item.shift:+d} tokens"
     if alias.block is None:
         return f"pool block {alias.physical} of {alias.dump}"
-    return f"block {alias.block} of {'the good run' if item.verdict == 'permuted' else alias.request}{_other_holders(alias.others)}"
-
-
-def _other_holders(count: int) -> str:
-    return "" if not count else " (1 other donor holds it)" if count == 1 else f" ({count} other donors hold it)"
+    more = f" (or {either(alias.others)})" if alias.others else ""
+    return f"block {alias.block} of {'the good run' if item.verdict == 'permuted' else alias.request}{more}"
 
 
 def _left_out(found: Comparison) -> Iterator[tuple[str, str]]:
@@ -171,7 +212,7 @@ def _names(items: Sequence[Result]) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> Iterator[Text]:
-    lines = limited(wrapped(inert(text, 1_000), width - LABEL), 3, width - LABEL)
+    lines = limited(wrapped(inert(text, 1_000), width - LABEL), 3 if width >= NARROW else 6, width - LABEL)
     for number, line in enumerate(lines):
         yield Text(f"{label if number == 0 else '':<{LABEL}}", style="bold").append(Text(line, style="not bold"))
 
@@ -213,7 +254,7 @@ def _block_row(key: tuple[int, int], items: Sequence[Result], *, several: bool) 
     worst = min(items, key=lambda item: heatmap.WORST.index("suspicious" if item.is_suspicious else item.verdict))
     alike = sum(item.verdict == worst.verdict for item in items)
     told = [item.difference for item in items if item.difference is not None]
-    what = worst.detail or ("follows" if worst.follows else "")
+    what = "follows" if worst.follows else worst.detail or ""
     if worst.alias is not None:
         what, alike = Counter(_whose(item) for item in items if item.alias is not None).most_common(1)[0]
     return (
@@ -226,8 +267,9 @@ def _tensor_row(item: Result) -> Sequence[str]:
     told = item.difference
     rank = "-" if item.rank is None else str(item.rank)
     figures = ("-", "-", "-") if told is None else (_largest([told.rel_l2]), _smallest([told.cosine]), _largest([told.max_abs]))
-    marks = "first" if item.is_first else "follows" if item.follows else item.doubt or ""
-    return (inert(item.name, 60), rank, item.verdict, *figures, inert("; ".join(filter(None, (marks, item.detail))), 120))
+    marks = "first" if item.is_first else item.doubt or ""
+    what = "follows" if item.follows else "; ".join(filter(None, (marks, item.detail)))
+    return (inert(item.name, 60), rank, item.verdict, *figures, inert(what, 120))
 
 
 def _largest(values: "Iterator[float | None] | Sequence[float | None]") -> str:

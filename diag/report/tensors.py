@@ -1,8 +1,10 @@
 """What a comparison of dumps found, as JSON (`llmdiag.tensors/1`: tensors.schema.json), piece by piece: there may be many pairs."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
+from itertools import islice
 
 import msgspec
 
@@ -24,11 +26,17 @@ def document(found: Comparison, lookups: Sequence[Mapping[str, object]] = (), di
     """The whole document in pieces, a pair a line. NaN and infinity are null."""
     head = _encoded(_head(found))
     yield head[:-1] + b',"pairs":['
-    for start in range(0, len(found.results), PIECE):
-        part = b",\n".join(_encoded(pair(item)) for item in found.results[start : start + PIECE])
-        yield (b",\n" if start else b"\n") + part
+    for number, part in enumerate(pieces(found.results)):
+        yield (b",\n" if number else b"\n") + part
     rest = {"lookups": list(lookups), "diagnosis": diagnosis}
     yield b"]," + _encoded(rest)[1:] + b"\n"
+
+
+def pieces(results: Iterable[Result]) -> Iterator[bytes]:
+    """Pairs as they stand in the document, some at a time, without what encloses them."""
+    rest = iter(results)
+    while some := [_encoded(pair(item)) for item in islice(rest, PIECE)]:
+        yield b",\n".join(some)
 
 
 def _encoded(value: object) -> bytes:
@@ -79,12 +87,14 @@ def _head(found: Comparison) -> dict[str, object]:
 
 def counts(found: Comparison) -> dict[str, int]:
     """Pairs by verdict; `suspicious` and `follows` are among them."""
-    numbers: dict[str, int] = {"pairs": len(found.results)}
+    numbers: Counter[str] = Counter({"pairs": 0})
+    suspicious = follows = 0
     for item in found.results:
-        numbers[item.verdict] = numbers.get(item.verdict, 0) + 1
-    numbers["suspicious"] = sum(item.is_suspicious for item in found.results)
-    numbers["follows"] = sum(item.follows for item in found.results)
-    return numbers
+        numbers["pairs"] += 1
+        numbers[item.verdict] += 1
+        suspicious += item.is_suspicious
+        follows += item.follows
+    return {**numbers, "suspicious": suspicious, "follows": follows}
 
 
 def pair(item: Result) -> dict[str, object]:
@@ -126,6 +136,7 @@ def _alias(item: Alias) -> dict[str, object]:
     return {
         "dump": item.dump, "name": item.name, "block": item.block, "request": item.request, "by": item.by, "rows": item.rows,
         "physical": item.physical, "step": item.step,
+        "others": [{"dump": other.dump, "request": other.request, "block": other.block} for other in item.others],
     }  # fmt: skip
 
 

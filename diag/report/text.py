@@ -3,9 +3,10 @@
 import re
 from collections.abc import Sequence
 
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from diag.model import Diagnosis, RuleResult
+from diag.model import Diagnosis, Part, RuleResult, Section
 from diag.report import screen, words
 from diag.report.inert import inert
 from diag.report.layout import wrapped
@@ -38,6 +39,8 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[Text]:
     lines: list[Text] = []
     for number, result in enumerate(diagnosis.findings, 1):
         lines += _finding(diagnosis, result, number, width)
+    for section in diagnosis.sections:
+        lines += [*map(_title, wrapped(inert(section.title), width)), *(line for part in section.parts for line in _part(part, _label_cells(section), width)), Text()]
     if diagnosis.inconclusive:
         lines.append(_title("Open: neither confirmed nor ruled out"))
         for result in diagnosis.inconclusive:
@@ -68,9 +71,8 @@ def _finding(diagnosis: Diagnosis, result: RuleResult, number: int, width: int) 
     lines += [Text(f"  {part}") for part in wrapped(inert(about, MAX_SENTENCE_CHARS), width - 2)]
     lines += [line for sentence in words.told_in_full(result) for line in _sentence(sentence, width)]
     lines += [line for signal in result.held() if words.untold(signal) for line in _bullet(words.untold(signal), width)]
-    folded = diagnosis.folded.get(result.rule, ())
-    if folded:
-        lines += _bullet(f"explains {', '.join(folded)}", width)
+    for name, adds in words.explained(diagnosis, result):
+        lines += _bullet(f"explains {name}{': ' if adds else ''}{adds}", width)
     for place, action in enumerate(result.actions, 1):
         lines += [Text(f"  {part}") for part in wrapped(f"Do {place}: {inert(action.title)}", width - 2)]
         lines += _command(action.run, width)
@@ -91,6 +93,26 @@ def _sentence(sentence: words.Sentence, width: int) -> list[Text]:
     if sentence.source:
         lines += [Text(f"      {part}", style="dim") for part in wrapped(inert(sentence.source), width - 6)]
     return lines
+
+
+def _label_cells(section: Section) -> int:
+    """Quotations of a section stand below each other."""
+    return max((len(part.label) for part in section.parts), default=0)
+
+
+def _part(part: Part, label_cells: int, width: int) -> list[Text]:
+    """A sentence or a quotation wrapped, a picture as it is where there is room for it, a command."""
+    indent = " " * (4 + label_cells + 2) if part.label else "  "
+    said = wrapped(inert(part.text, MAX_SENTENCE_CHARS), width - len(indent)) if part.text else []
+    first = f"    {part.label:<{label_cells}}  " if part.label else indent
+    lines = [Text(f"{indent if number else first}{line}") for number, line in enumerate(said)]
+    lines += [Text(piece) for line in part.drawn for piece in _drawn(f"    {inert(line)}", width)]
+    return [*lines, *_command(part.run, width)]
+
+
+def _drawn(line: str, width: int) -> list[str]:
+    """Too wide a line is broken: that can be read, what is not there cannot."""
+    return [line] if cell_len(line) <= width else [f"    {piece}" for piece in chop_cells(line.strip(), width - 4)]
 
 
 def _runbook_line(raw: str, width: int) -> list[Text]:

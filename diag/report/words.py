@@ -131,6 +131,17 @@ def untold(signal: SignalResult) -> str:
     return f"{_title(signal)}: {more}{' or more' if signal.more else ''} further rows" if signal.rows and more > 0 else ""
 
 
+def explained(diagnosis: Diagnosis, result: RuleResult) -> list[tuple[str, str]]:
+    """(symptom that this finding explains, what it adds: its first proof, else what it rests on, "" where it tells nothing)."""
+    symptoms = {symptom.rule: symptom for symptom in diagnosis.explained}
+    return [(name, _adds(symptoms.get(name))) for name in diagnosis.folded.get(result.rule, ())]
+
+
+def _adds(symptom: RuleResult | None) -> str:
+    held = [] if symptom is None else sorted(symptom.held(), key=lambda signal: ROLES.index(signal.role))
+    return next((signal.says[0] for signal in held if signal.says), "")
+
+
 def source_of(row: Mapping[str, object]) -> str:
     """Where the raw line of a row is: `artefact:line`."""
     return "" if row.get("source") is None else str(row["source"])

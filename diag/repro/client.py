@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diag.errors import BadInput, CannotConnect, Garbled
+from diag.errors import BadInput, CannotConnect, Garbled, LlmdiagError
 from diag.repro.classing import Answer
 from diag.repro.counters import Counters, read
 from diag.repro.http_post import REDIRECTS, Place, Reply, Wire
@@ -18,9 +18,17 @@ METRICS_S = 5.0
 METRICS_PATHS = ("/metrics", "/prometheus/metrics")
 """The second is trtllm-serve's: its /metrics is a list that every reader empties."""
 TOP = 5
+REQUEST_HEADER = "x-request-id"
+# cmpl-4f0a…, chatcmpl-…, endpoint_common_8
+ID = re.compile(r"[!-~]{1,200}")
 # <!doctype html>, <html …>
 HTML = re.compile(rb"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
-TAG = re.compile(r"<[^>]*>")
+TAG = re.compile(r"<(title|style|script)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+ABSENT = (404, 405, 501)
+UNKNOWN_MODEL = (400, 404, 422)
+# The model `x` does not exist. / model x not found / Unknown model: x / invalid model
+NO_MODEL = re.compile(r"\bmodel\b.{0,200}?\b(?:not exist|not found|not (?:available|supported)|unknown)|\b(?:no such|unknown|invalid) model\b", re.IGNORECASE | re.DOTALL)
+SERVED = 5
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,10 @@ class Spoken:
     cached_tokens: int | None
     steps: tuple[Step, ...]
     seconds: float
+    request: str | None = None
+    """Its id: of the answer, else of a header, else the one that was sent."""
+    sent: str | None = None
+    """The id that was sent with it (`X-Request-Id`)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,8 @@ class Trouble:
     status: int | None = None
     retry_after: str | None = None
     seconds: float = 0.0
+    request: str | None = None
+    sent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -60,32 +74,52 @@ class Endpoint:
     def models(self) -> list[dict[str, Any]]:
         """What /v1/models lists. Raises BadInput, CannotConnect, Garbled."""
         reply = self._exchange("GET", self.place, "/v1/models", None)
-        refuse(reply, self.place, "/v1/models")
-        if reply.status in (404, 405):
+        refuse(reply, self.place, "/v1/models", has_token=self.token is not None)
+        if reply.status in ABSENT:
             raise BadInput(
                 f"{self.place.shown}/v1/models is not there (status {reply.status}): this is no OpenAI-compatible endpoint",
                 hint="give the base URL of the engine, http://HOST:PORT; if it only lists no models: --model NAME",
             )
         if reply.status != 200:
-            raise BadInput(f"{self.place.shown}/v1/models answers with status {reply.status}", hint="name the model: --model NAME")
+            hint = "is that the engine, and well? If only its list of models is broken: --model NAME"
+            raise BadInput(f"{self.place.shown}/v1/models answers with status {reply.status}: {_said(reply)}", hint=hint)
         found = _object(reply.body, self.place, "/v1/models").get("data")
         return [item for item in found if isinstance(item, dict) and isinstance(item.get("id"), str)] if isinstance(found, list) else []
 
-    def ask(self, prompt: Prompt, settings: Mapping[str, object], *, salt: str | None = None, logprobs: bool = False) -> Spoken | Trouble:
-        """One question. Raises BadInput (token, address), CannotConnect (redirect), Garbled (no JSON where there should be)."""
+    def ask(
+        self, prompt: Prompt, settings: Mapping[str, object], *, salt: str | None = None, logprobs: bool = False, name: str | None = None
+    ) -> Spoken | Trouble:
+        """One question; `name` goes with it as X-Request-Id, by which engines and proxies log it.
+
+        Raises BadInput (token, address), CannotConnect (redirect), Garbled (no JSON where there should be).
+        """
         path = PATHS[prompt.kind]
         body = {**settings, **prompt.body(), "stream": False}
         if salt is not None:
             body["cache_salt"] = salt
         if logprobs:
             body |= {"logprobs": TOP} if prompt.kind == "completions" else {"logprobs": True, "top_logprobs": TOP}
-        reply = self._exchange("POST", self.place, path, json.dumps(body, ensure_ascii=False).encode())
+        reply = self._exchange("POST", self.place, path, json.dumps(body, ensure_ascii=False).encode(), name=name)
         if reply.outcome != "answer":
-            return Trouble(reply.outcome, f"{self.place.shown}: {reply.detail or reply.outcome}", seconds=reply.seconds)
-        refuse(reply, self.place, path)
+            return Trouble(reply.outcome, f"{self.place.shown}: {reply.detail or reply.outcome}", seconds=reply.seconds, request=name, sent=name)
+        refuse(reply, self.place, path, has_token=self.token is not None)
+        if reply.status in UNKNOWN_MODEL and NO_MODEL.search(_said(reply)):
+            raise BadInput(f"{self.place.shown} does not have the model {settings.get('model')}: {_said(reply)}", hint=f"name another one with --model{self._served()}")
+        _refuse_path(reply, self.place, path, prompt.kind)
         if reply.status != 200:
-            return Trouble(str(reply.status), _said(reply), reply.status, reply.headers.get("retry-after"), reply.seconds)
-        return _spoken(_object(reply.body, self.place, path), reply.seconds, self.place, path)
+            header = named(reply.headers.get(REQUEST_HEADER))
+            return Trouble(str(reply.status), _said(reply), reply.status, reply.headers.get("retry-after"), reply.seconds, header or name, name)
+        found = _object(reply.body, self.place, path)
+        request = named(found.get("id")) or named(reply.headers.get(REQUEST_HEADER)) or name
+        return replace(_spoken(found, reply.seconds, self.place, path), request=request, sent=name)
+
+    def _served(self) -> str:
+        """`; it serves a, b`, as far as it tells."""
+        try:
+            names = [str(item["id"]) for item in self.models()]
+        except LlmdiagError:
+            return ""
+        return f"; it serves {', '.join(names[:SERVED])}{f' and {len(names) - SERVED} more' if len(names) > SERVED else ''}" if names else ""
 
     def counters(self) -> tuple[Counters, str]:
         """The prefix-cache counters, and the path that they came from ("" where there are none). Raises nothing."""
@@ -98,15 +132,18 @@ class Endpoint:
                     return found, path
         return Counters(), ""
 
-    def _exchange(self, method: str, place: Place, path: str, body: bytes | None, seconds: float | None = None) -> Reply:
+    def _exchange(
+        self, method: str, place: Place, path: str, body: bytes | None, seconds: float | None = None, name: str | None = None
+    ) -> Reply:
         headers = {} if self.token is None or not place.is_same_server(self.place) else {"Authorization": f"Bearer {self.token}"}
+        headers |= {} if name is None else {REQUEST_HEADER.title(): name}
         reply = self.wire.exchange(method, place, path, headers, body, self.timeout_s if seconds is None else seconds)
         if self.token is None or self.token.encode() not in reply.body:
             return reply
         return Reply(reply.outcome, reply.status, reply.headers, reply.body.replace(self.token.encode(), b"***"), reply.detail, reply.seconds)
 
 
-def refuse(reply: Reply, place: Place, path: str) -> None:
+def refuse(reply: Reply, place: Place, path: str, *, has_token: bool = False) -> None:
     """What no further request would change ends it at once, with a sentence. Raises BadInput, CannotConnect, Garbled."""
     where = f"{place.shown}{path}"
     if reply.outcome == "tls":
@@ -117,9 +154,16 @@ def refuse(reply: Reply, place: Place, path: str) -> None:
         target = reply.headers.get("location", "somewhere else").split("?")[0]
         raise CannotConnect(f"{where} redirects to {target}, which is not followed", hint="give that address, if it is the right one")
     if reply.status in (401, 403):
-        raise BadInput(f"{where} wants to know who asks (status {reply.status})", hint="set LLMDIAG_API_KEY, or --api-key-file FILE")
-    if reply.status in (404, 405) and path != "/v1/models":
-        raise BadInput(f"{where} is not there (status {reply.status}): {_said(reply)}", hint="check URL and --model; prompts of another kind need another path")
+        what = "does not accept the token" if has_token else "wants to know who asks"
+        hint = "check the token in LLMDIAG_API_KEY or --api-key-file, and what it may do" if has_token else "set LLMDIAG_API_KEY, or --api-key-file FILE"
+        raise BadInput(f"{where} {what} (status {reply.status})", hint=hint)
+
+
+def _refuse_path(reply: Reply, place: Place, path: str, kind: str) -> None:
+    """Nobody answers questions of this kind there. Raises BadInput."""
+    if reply.status in ABSENT:
+        other = 'an endpoint for chats only wants lines with "messages"' if kind == "completions" else 'an endpoint without chats wants lines with "prompt"'
+        raise BadInput(f"{place.shown}{path} is not there (status {reply.status}): {_said(reply)}", hint=f"is it the base URL of the engine? If so: {other}")
 
 
 def _object(body: bytes, place: Place, path: str) -> dict[str, Any]:
@@ -154,6 +198,11 @@ def _text(choice: Mapping[str, Any]) -> str:
         return choice["text"] if isinstance(choice.get("text"), str) else ""
     parts = [message.get("reasoning_content") or message.get("reasoning"), message.get("content")]
     return "\n".join(part for part in parts if isinstance(part, str) and part)
+
+
+def named(value: object) -> str | None:
+    """What may be the id of a request, as a log would show it: one short word."""
+    return value if isinstance(value, str) and ID.fullmatch(value) else None
 
 
 def _count(value: object) -> int | None:

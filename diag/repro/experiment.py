@@ -290,6 +290,7 @@ class Experiment:
         trial = Trial(
             arm, ordinal, kind, number, name if is_answer else ERROR, suspicious, None, hit if cached is None else cached > 0, cached, prompt_tokens, bypass,
             round(found.seconds, 4), time.time() - found.seconds, variant, excerpt, "" if isinstance(found, Spoken) else f"{found.label}: {found.says}",
+            found.request, found.sent,
         )
         self.trials.append(trial)
         return trial

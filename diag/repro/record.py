@@ -41,6 +41,10 @@ class Trial:
     """Beginning of the answer, where it is worth showing."""
     note: str = ""
     """Why it is noise, or why there was no answer."""
+    request: str | None = None
+    """Its id as the endpoint tells it, else as it was sent: what the engine's log calls it."""
+    sent: str | None = None
+    """The id that was sent with it: llmdiag-RUN-N, N the number of the HTTP request in this run."""
 
 
 @dataclass(frozen=True)

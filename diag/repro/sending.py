@@ -1,6 +1,8 @@
 """How fast is asked, how often again, and when an endpoint counts as dead."""
 
 import email.utils
+import itertools
+import random
 import threading
 import time
 from collections import Counter
@@ -39,8 +41,10 @@ class Stopped(Exception):
 class Sender:
     """Asks at a steady pace, from several threads, and keeps count of what came back."""
 
-    def __init__(self, endpoint: Endpoint, settings: Mapping[str, object], rate: float, stop: Stop) -> None:
+    def __init__(self, endpoint: Endpoint, settings: Mapping[str, object], rate: float, stop: Stop, run: str | None = None) -> None:
+        """`run` names this run: its requests are sent as llmdiag-RUN-1, llmdiag-RUN-2, …"""
         self.endpoint = endpoint
+        self.run = run or f"{random.SystemRandom().getrandbits(32):08x}"
         self.statuses: Counter[str] = Counter()
         self._settings = settings
         self._gap_s = 1 / rate
@@ -50,6 +54,7 @@ class Sender:
         self._without_answer = 0
         self._unwanted = 0
         self._answered = False
+        self._numbers = itertools.count(1)
 
     def ask(self, prompt: Prompt, *, salt: str | None = None, logprobs: bool = False) -> Spoken | Trouble:
         """One question at its turn; told to come back later (429, or 503 that says when), it does.
@@ -68,12 +73,14 @@ class Sender:
         return found
 
     def _asked(self, prompt: Prompt, salt: str | None, logprobs: bool) -> Spoken | Trouble:
+        with self._lock:
+            name = f"llmdiag-{self.run}-{next(self._numbers)}"
         try:
-            found = self.endpoint.ask(prompt, self._settings, salt=salt, logprobs=logprobs)
+            found = self.endpoint.ask(prompt, self._settings, salt=salt, logprobs=logprobs, name=name)
         except CollectorError as error:  # a proxy's page in between is no reason to give up what was seen so far
             if not self._answered:
                 raise
-            found = Trouble("garbled", error.message)
+            found = Trouble("garbled", error.message, request=name, sent=name)
         with self._lock:
             self.statuses["200" if isinstance(found, Spoken) else found.label] += 1
         return found

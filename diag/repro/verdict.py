@@ -114,8 +114,11 @@ def _reproduced(failed: Sequence[Trial], arms: Sequence[ArmReport]) -> list[str]
         found.append("all failing answers are plausible, only different; without log-probabilities a near tie of two tokens cannot be told from it")
     failing = next(arm for arm in arms if arm.arm == first.arm)
     if failing.sticky_at_once is not None:
-        later = "" if failing.stickiness is None else f", and with variants between in {failing.stickiness:.0%} of the re-asks"
-        found.append(f"it sticks: asked again at once the answer was wrong in {failing.sticky_at_once:.0%}{later}" if failing.sticky_at_once else "asked again at once several times it was right: it does not stick")
+        later = "" if failing.stickiness is None else f", and later, with other requests between, in {failing.stickiness:.0%}"
+        found.append(
+            f"it sticks: of its repetitions at once {failing.sticky_at_once:.0%} were wrong too{later}" if failing.sticky_at_once
+            else "asked again at once several times it was right: it does not stick"
+        )
     control = next(arm for arm in arms if arm.arm == "control")
     if not control.failures and control.requests and first.arm == "pressure":
         found.append(f"{control.requests} requests with the prefix untouched did not fail: neither model nor prompt, but what happens to blocks under pressure")
@@ -142,7 +145,7 @@ def _share(trials: Sequence[Trial]) -> float | None:
 
 
 MARKS = {"same": ".", "different": "~", "empty": "E", "cut-short": "C", "echo": "P", "garbled": "G", "error": "!", "unjudged": "."}
-LEGEND = ". same  ~ different  D different, reproduced  E empty  C cut short  P echo of the prompt  G garbled  ! no answer"
+LEGEND = ". same  ~ different, but noise  D different and wrong  E empty  C cut short  P echo of the prompt  G garbled  ! no answer"
 
 
 def timeline(trials: Sequence[Trial], width: int) -> tuple[str, int]:
@@ -153,7 +156,9 @@ def timeline(trials: Sequence[Trial], width: int) -> tuple[str, int]:
 
 
 def _mark(trial: Trial) -> str:
-    return "D" if trial.answer_class == "different" and trial.reproduced else MARKS[trial.answer_class]
+    """A later re-ask of a prompt that failed is not put to the test again."""
+    is_wrong = trial.answer_class == "different" and trial.suspicious and trial.reproduced is not False
+    return "D" if is_wrong else MARKS[trial.answer_class]
 
 
 def _weight(mark: str) -> int:

@@ -2,7 +2,7 @@
 
 An error is this restart's when it happened between the signal and ready (a probe counts from when it was sent). Take those
 away: if the rule no longer fires, the link is causal. A rule that looks far back may have counted what the restarts before
-this one left as well; those are taken away too where this one's alone do not suffice, and it is said. If the rule does not fire with all of them either, the evidence is not what the watchdog saw, and nothing is concluded.
+this one left as well, and this one may have left nothing; those are taken away too where this one's alone do not suffice, and it is said. If the rule does not fire with all of them either, the evidence is not what the watchdog saw, and nothing is concluded.
 """
 
 from collections.abc import Callable, Sequence
@@ -104,14 +104,17 @@ def _replayed(
     if rule.strikes is None and 0 < without < before:
         return Link(None, text, before, without, f"{len(own)} of {before} are of this restart; how many it takes is not known", after.source, NO_RULE)
     causal = without < needed
-    if not causal and own:
+    if not causal:
         # one that was never ready lasted until the one after it
         ends = [cause.down_at for cause in causes]
         spans = [found for cause, later_down in zip(causes[1:], ends, strict=False) if (found := cause.until(later_down)) is not None]
         rest = [error for error in counted if not any(_within(error, item) for item in (span, *spans))]
+        if rule.strikes is None and 0 < len(rest) < without:
+            return Link(None, text, before, len(rest), f"{before - len(rest)} of {before} are of this restart and those before it; how many it takes is not known", after.source, NO_RULE)
         if len(rest) < needed:
+            theirs = next(error for error in counted if error not in rest)
             says = f"{len(own)} of {before} fall between its signal and ready, {without - len(rest)} more are of restarts before it; {len(rest)} are left"
-            return Link(True, text, before, len(rest), f"{says} and it does not fire", own[0].source)
+            return Link(True, text, before, len(rest), f"{says} and it does not fire", theirs.source)
     verdict = f"{without} are left and it does not fire" if causal else f"{without} are left and it fires all the same"
     says = f"{len(own)} of {before} fall between its signal and ready; without them {verdict}"
     return Link(causal, text, before, without, says, own[0].source if own else after.source)

@@ -62,8 +62,9 @@ class Requests:
         return None if good.empty else good["ts"].iloc[0].to_pydatetime()
 
     def lost(self, begin: Time, end: Time) -> int | None:
-        """Requests that failed in a stretch; None = no access log."""
-        return len(self.errors(begin, end, None)) if self.seen else None
+        """Requests that failed in a stretch, the least that is known; None = nothing tells: a server that dies writes no line of what it cut off."""
+        found = len(self.errors(begin, end, None))
+        return found if found or self.frame["origin"].isin(PROXIES).any() else None
 
     def probers(self) -> list[Prober]:
         """Clients that send one request at regular intervals; scrapers of metrics are none."""

@@ -4,69 +4,108 @@ Only what the bad dump itself shows was not used is one: where the next operatio
 operation reads is wrong itself, the run did compute with them.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from diag.tensors.result import Result
 
 Where = tuple[int | None, int | None]
 """Rank and step."""
+Shape = tuple[int, ...]
+
+
+class Off(NamedTuple):
+    """A tensor that is far off and may be an artefact: what its judgement needs, its figures as their hash."""
+
+    ord: int
+    layer: int | None
+    direction: str | None
+    op: str
+    shape: Shape
+    content: int | None
+
+
+@dataclass
+class Ran:
+    """What one rank computed in one step, gathered in execution order."""
+
+    layers: set[int] = field(default_factory=set)
+    off_layers: set[int] = field(default_factory=set)
+    off: list[Off] = field(default_factory=list)
+    """Those that may be artefacts, in order."""
+    tail: int = 0
+    """From this number of `off` on nothing else is off."""
+    good_behind: bool = False
+    """Something computed after the last one that is off matches."""
+    read: dict[tuple[Shape, int], int] = field(default_factory=dict)
+    """Shape and content of an input -> `ord` of the last one."""
+    inputs: dict[Shape, tuple[list[int], list[bool]]] = field(default_factory=lambda: defaultdict(lambda: ([], [])))
+    """Shape -> `ord` of each input, and is it off?"""
+    off_outputs: dict[str, int] = field(default_factory=dict)
+    """Operation -> `ord` of its last output that is off."""
+
+    def add(self, item: Result) -> None:
+        """The next one."""
+        off, figures = item.is_wrong or item.is_suspicious, item.bad.figures
+        content = None if figures is None else hash(figures)
+        if item.layer is not None:
+            self.layers.add(item.layer)
+            self.off_layers |= {item.layer} if off else set()
+        if item.direction == "input":
+            ords, offs = self.inputs[item.bad.shape]
+            ords.append(item.ord)
+            offs.append(off)
+            if content is not None:
+                self.read[(item.bad.shape, content)] = item.ord
+        if off:
+            self.good_behind = False
+            if item.direction == "output":
+                self.off_outputs[item.op] = item.ord
+            if _may_be(item):
+                self.off.append(Off(item.ord, item.layer, item.direction, item.op, item.bad.shape, content))
+            else:
+                self.tail = len(self.off)
+        elif item.direction != "input":
+            self.good_behind = True
+
+    def candidates(self) -> Iterator[Off]:
+        """The whole next layer matches, or all that the rank computed later. Some twice."""
+        fine_next = {layer for layer, following in pairwise(sorted(self.layers)) if following not in self.off_layers}
+        yield from (item for item in self.off if item.layer in fine_next)
+        if self.good_behind:
+            yield from self.off[self.tail :]
+
+    def was_used(self, item: Off) -> bool:
+        """Does an operation behind it read these very numbers, or wrong ones of its shape? Of an input: is what its operation gives out wrong?"""
+        if item.direction == "input":
+            return self.off_outputs.get(item.op, -1) > item.ord
+        if item.content is not None and self.read.get((item.shape, item.content), -1) > item.ord:
+            return True
+        ords, offs = self.inputs.get(item.shape, ([], []))
+        behind = bisect_right(ords, item.ord)
+        return behind < len(ords) and offs[behind]
 
 
 def artefacts(ordered: Sequence[Result]) -> set[int]:
-    """`ord` of each: the whole next layer matches, or all that the rank computed later."""
-    by_where: dict[Where, list[Result]] = defaultdict(list)
+    """`ord` of each."""
+    ran: dict[Where, Ran] = defaultdict(Ran)
     wrong_inputs: set[tuple[Where, str]] = set()
     for item in ordered:
         where = (item.rank, item.step)
         if item.role is None:
-            by_where[where].append(item)
+            ran[where].add(item)
         if item.is_wrong and item.op and (item.direction == "input" or item.role is not None):
             wrong_inputs.add((where, item.op))
-    found: set[int] = set()
-    for where, items in by_where.items():
-        for item in {one.ord: one for one in (*_before_good_layers(items), *_before_good_rest(items))}.values():
-            if not (item.direction != "input" and (where, item.op) in wrong_inputs) and not _was_used(item, items):
-                found.add(item.ord)
-    return found
-
-
-def _before_good_layers(items: Sequence[Result]) -> Iterator[Result]:
-    layers: dict[int, list[Result]] = defaultdict(list)
-    for item in items:
-        if item.layer is not None:
-            layers[item.layer].append(item)
-    for layer, following in pairwise(sorted(layers)):
-        if not any(_is_off(item) for item in layers[following]):
-            yield from (item for item in layers[layer] if _may_be(item))
-
-
-def _before_good_rest(items: Sequence[Result]) -> Iterator[Result]:
-    later_good = 0
-    for item in reversed(items):
-        if _is_off(item):
-            if not later_good or not _may_be(item):
-                break
-            yield item
-        elif item.direction != "input":
-            later_good += 1
-
-
-def _is_off(item: Result) -> bool:
-    return item.is_wrong or item.is_suspicious
+    return {
+        item.ord for where, found in ran.items() for item in found.candidates()
+        if not (item.direction != "input" and (where, item.op) in wrong_inputs) and not found.was_used(item)
+    }  # fmt: skip
 
 
 def _may_be(item: Result) -> bool:
     """NaN spreads: where it does not, that is for the rule of NaN to say."""
     return item.is_wrong and item.verdict not in ("shape-mismatch", "dtype-mismatch", "nan")
-
-
-def _was_used(item: Result, items: Sequence[Result]) -> bool:
-    """Does an operation behind it read these very numbers, or wrong ones of its shape? Of an input: is what its operation gives out wrong?"""
-    later = [other for other in items if other.ord > item.ord]
-    if item.direction == "input":
-        return any(_is_off(other) for other in later if other.op == item.op and other.direction == "output")
-    inputs = [other for other in later if other.direction == "input" and other.bad.shape == item.bad.shape]
-    same = any(item.bad.figures is not None and other.bad.figures == item.bad.figures for other in inputs)
-    return same or (bool(inputs) and _is_off(inputs[0]))

@@ -4,22 +4,26 @@
     found.first.result.block                    # the first wrong block
 """
 
+import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from diag.errors import BadInput
-from diag.tensors import divergence, donors
+from diag.tensors import divergence, donors, order
 from diag.tensors.consequences import consequences
 from diag.tensors.cutting import How
 from diag.tensors.dump import Dump, Unread
 from diag.tensors.judging import Judge, Noise, Place
+from diag.tensors.measure import COMPILED, warm_up
 from diag.tensors.opening import still_same
-from diag.tensors.pairing import SAME_NAMES, Lone, Names, Pairing, pair
+from diag.tensors.pairing import SAME_NAMES, Lone, Names, Pair, Pairing, pair
 from diag.tensors.placement import Placements
 from diag.tensors.result import Comparison, Result, Twins, Who
+from diag.tensors.shelf import Shelf
 from diag.tensors.suffix import Suffixes
 from diag.tensors.verdicts import CLOSE, DEFAULT_LIMITS, DIFFERENT, Limits
 
@@ -51,7 +55,7 @@ def compare(
     noise = None if control is None else _noise(good, control, options, notes, progress)
     pairing = pair(good, bad, options.names)
     judge = Judge(Placements(good), Placements(bad), options.how, Suffixes(good, bad), options.limits, noise, pairs=pairing.pairs)
-    results = _judged(judge, pairing, "comparing", progress)
+    results: Sequence[Result] = _judged(judge, pairing, "comparing", progress)
     if not results:
         raise _nothing_compared(good, bad, judge)
     results, twins = _explained(judge, results, good, bad, others, options, progress)
@@ -60,20 +64,27 @@ def compare(
     unread = [*judge.unread, *(("good", item) for item in good.unread), *(("bad", item) for item in bad.unread)]
     return Comparison(
         divergence.overall(results), _who(good), _who(bad), None if control is None else _who(control), [_who(donor) for donor in others],
-        results, [*pairing.unpaired, *judge.unpaired], unread, first, None if first is not None and first.kind == "input" else divergence.scope(results), twins,
-        (*notes, *pairing.notes, *(_counted(text, count) for text, count in judge.said.items())), judge.hidden_blocks,
+        results, Shelf(Lone, chain(pairing.unpaired, judge.unpaired)), unread, first, None if first is not None and first.kind == "input" else divergence.scope(results), twins,
+        (*notes, *pairing.notes, *_about_tokens(results), *(_counted(text, count) for text, count in judge.said.items())), judge.hidden_blocks,
         judge.block_tokens.most_common(1)[0][0] if judge.block_tokens else None, time.monotonic() - begin,
         {dtype: options.limits.close(dtype) for dtype in {item.bad.dtype for item in results} if dtype in CLOSE},
     )  # fmt: skip
 
 
-def _judged(judge: Judge, pairing: Pairing, title: str, progress: Progress) -> list[Result]:
-    results: list[Result] = []
+def _judged(judge: Judge, pairing: Pairing, title: str, progress: Progress) -> Shelf[Result]:
+    results = Shelf[Result](Result)
     for number, item in enumerate(pairing.pairs):
         if number % EVERY == 0:
             progress(f"{title} {item.good.name}", number / len(pairing.pairs))
-        results += judge.results(item)
+        _load_loops(item, number / len(pairing.pairs), progress)
+        results.extend(judge.results(item))
     return results
+
+
+def _load_loops(item: Pair, share: float, progress: Progress) -> None:
+    """What the first pair large enough waits for: said, so that it does not look like a tensor that takes seconds."""
+    if {item.good.dtype, item.bad.dtype} <= COMPILED:
+        warm_up(math.prod(item.good.shape), lambda text: progress(text, share))
 
 
 def _noise(good: Dump, control: Dump, options: Options, notes: list[str], progress: Progress) -> Noise:
@@ -103,15 +114,16 @@ def _noise(good: Dump, control: Dump, options: Options, notes: list[str], progre
 
 
 def _explained(
-    judge: Judge, results: list[Result], good: Dump, bad: Dump, others: Sequence[Dump], options: Options, progress: Progress
-) -> tuple[list[Result], list[Twins]]:
+    judge: Judge, results: Sequence[Result], good: Dump, bad: Dump, others: Sequence[Dump], options: Options, progress: Progress
+) -> tuple[Sequence[Result], list[Twins]]:
     if not judge.wrong:
         return results, []
     progress("looking for whose blocks they are", 1.0)
+    taken = {dump.name: order.taken_at(dump) for dump in (bad, *others)}
     libraries = [donors.Library(dump, options.how, judge.unread) for dump in others]
-    told, twins = donors.explain(judge.wrong, results, donors.Search(good.name, bad.name, libraries, options.limits, judge.unread))
+    told, twins = donors.explain(judge.wrong, results, donors.Search(good.name, bad.name, libraries, options.limits, judge.unread, taken))
     follow = consequences(results)
-    return [item if item.ord in follow else told.get(item.ord, item) for item in results], twins
+    return Shelf(Result, (item if item.ord in follow else told.get(item.ord, item) for item in results)), twins
 
 
 def _named_apart(good: Dump, bad: Dump, control: Dump | None, others: Sequence[Dump], notes: list[str]) -> tuple[Dump, Dump, Dump | None, list[Dump]]:
@@ -140,6 +152,17 @@ def _shortest(place: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
         if all(other[-length:] != end for other in others):
             return "/".join(end)
     return place[-1]  # the very same dump under two roles
+
+
+def _about_tokens(results: Sequence[Result]) -> Iterator[str]:
+    """Where V of layer 0 is missing, equal tokens of another computation cannot be recognised."""
+    unknown = False
+    for item in results:
+        if item.block is not None and item.role == "v" and item.layer == 0:
+            return
+        unknown |= item.block is not None and item.verdict == "different" and item.alias is None and not item.follows
+    if unknown:
+        yield "whose tokens the wrong blocks hold could not be told: the dumps have no V of layer 0, which depends on the tokens alone (dump layer 0 as well)"
 
 
 def _nothing_compared(good: Dump, bad: Dump, judge: Judge) -> BadInput:

@@ -7,57 +7,75 @@ again (a capture artefact). Where the figures grow step by step without a jump, 
 """
 
 import math
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from typing import NamedTuple
 
 from diag.tensors.artefacts import artefacts
+from diag.tensors.consequences import KV, is_behind, lowest_layers
 from diag.tensors.result import First, Result, Scope
+from diag.tensors.shelf import Picked, Shelf
 from diag.tensors.verdicts import ARTEFACT, CLOSE, GOOD_VERDICTS
 
-KV = frozenset({"k", "v", "kv"})
 INPUTS = frozenset({"token_ids", "positions", "context_lens"})
 JUMP = 10.0
 """An operation to blame is off by at least so many times what came before it (or than rounding)."""
 
 
-def in_order(results: Iterable[Result]) -> list[Result]:
+def in_order(results: Sequence[Result]) -> Sequence[Result]:
     """Execution order: as dumped, but the cache of a layer before what the layer gives out."""
-    ordered = sorted(results, key=lambda item: item.ord)
     opened: dict[tuple[int | None, int | None, int], int] = {}
-    for item in ordered:
+    for item in results:
         if item.layer is not None and item.role not in KV and item.direction != "input":
-            opened.setdefault((item.rank, item.step, item.layer), item.ord)
+            where = (item.rank, item.step, item.layer)
+            opened[where] = min(item.ord, opened.get(where, item.ord))
     def key(item: Result) -> tuple[float, int]:
         if item.role in KV and item.layer is not None:
             return min(item.ord, opened.get((item.rank, item.step, item.layer), item.ord) - 0.5), item.ord
         return item.ord, item.ord
-    return sorted(ordered, key=key)
+    keys = [key(item) for item in results]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return results if order == list(range(len(keys))) else Picked(results, order)
 
 
-def mark(results: Sequence[Result]) -> tuple[list[Result], First | None]:
+def mark(results: Sequence[Result]) -> tuple[Sequence[Result], First | None]:
     """Results in execution order with the first divergence, what follows from it, and capture artefacts marked."""
     ordered = in_order(results)
-    saved_late = artefacts(ordered)
-    wrong = [item for item in ordered if item.is_wrong and item.ord not in saved_late]
-    retyped = [item for item in wrong if item.is_retyped]
-    wrong = [item for item in wrong if not item.is_retyped] or retyped
-    first = wrong[0] if wrong else next((item for item in ordered if item.is_wrong), None)
-    if first is None:
+    if not any(item.is_wrong for item in ordered):
         return ordered, None
-    by_themselves = {(item.request, item.step, item.block) for item in wrong if item.role in KV and item.layer == 0}
+    saved_late = artefacts(ordered)
+    first = _chosen(ordered, saved_late)
+    by_themselves = {
+        (item.request, item.step, item.block) for item in ordered
+        if item.is_wrong and item.role in KV and item.layer == 0 and item.ord not in saved_late and item.is_retyped == first.is_retyped
+    }  # fmt: skip
+    marked = Shelf(Result, _marked(ordered, first, saved_late, by_themselves))
+    return marked, _first(next(item for item in marked if item.is_first), ordered)
+
+
+def _chosen(ordered: Sequence[Result], saved_late: Container[int]) -> Result:
+    """The first that is wrong: by its content rather than by its type alone, and an artefact only where there is nothing else."""
+    first: dict[int, Result] = {}
+    for item in ordered:
+        if item.is_wrong:
+            rank = 2 if item.ord in saved_late else 1 if item.is_retyped else 0
+            first.setdefault(rank, item)
+            if rank == 0:
+                break
+    return first[min(first)]
+
+
+def _marked(
+    ordered: Sequence[Result], first: Result, saved_late: Container[int], by_themselves: Container[tuple[int | None, int | None, int | None]]
+) -> Iterator[Result]:
     after = False
-    marked: list[Result] = []
     for item in ordered:
         doubt = ARTEFACT if item.ord in saved_late else item.doubt
         is_first = item.ord == first.ord
         follows = after and item.is_wrong and not item.is_retyped and doubt != ARTEFACT and not _independent(item, first, by_themselves)
-        marked.append(replace(item, doubt=doubt, is_first=is_first, follows=follows) if is_first or follows or doubt != item.doubt else item)
+        yield replace(item, doubt=doubt, is_first=is_first, follows=follows) if is_first or follows or doubt != item.doubt else item
         after |= is_first
-    chosen = next(item for item in marked if item.is_first)
-    return marked, _first(chosen, ordered)
 
 
 def _independent(item: Result, first: Result, by_themselves: Container[tuple[int | None, int | None, int | None]]) -> bool:
@@ -78,9 +96,12 @@ def _first(item: Result, ordered: Sequence[Result]) -> First:
     if item.role in INPUTS:
         return First(item, "input", f"{place} differs: the two runs were not given the same input")
     if item.role in KV:
-        computed = [other for other in ordered if other.ord != item.ord and other.role is None and other.rank == item.rank and other.step == item.step]
-        before = [other for other in computed if (other.layer is None or item.layer is None or other.layer < item.layer) and not other.is_wrong]
-        seen = f", while {_tensors(len(before))} computed before it match" if before else ""
+        before = sum(
+            other.role is None and (other.rank, other.step) == (item.rank, item.step) and other.ord != item.ord and not other.is_wrong
+            and (other.layer is None or item.layer is None or other.layer < item.layer)
+            for other in ordered
+        )  # fmt: skip
+        seen = f", while {_tensors(before)} computed before it match" if before else ""
         return First(item, "bad-kv", f"{place} is wrong where the run reads it{seen}: bad KV cache input")
     if item.verdict == "nan":
         return First(item, "nan", f"{place} is the first with NaN or Inf that the good run does not have")
@@ -96,9 +117,12 @@ def _retyped(item: Result, ordered: Sequence[Result]) -> str:
 
 def _computed(item: Result, ordered: Sequence[Result], place: str) -> First:
     """An activation: inputs same and output different is an operation; without a jump it is rounding that adds up."""
-    inputs = [other for other in ordered if other.op and other.op == item.op and other.rank == item.rank and other.step == item.step and other.direction == "input"]
-    before = [other for other in ordered if other.ord < item.ord and other.role is None and other.rank == item.rank and other.step == item.step]
-    last = _rel(before[-1]) if before else None
+    inputs, last = 0, None
+    for other in ordered:
+        if (other.rank, other.step) == (item.rank, item.step):
+            inputs += bool(other.op) and other.op == item.op and other.direction == "input"
+            if other.ord < item.ord and other.role is None:
+                last = _rel(other)
     now = _rel(item)
     floor = max(CLOSE.get(item.bad.dtype, 0.0), last or 0.0)
     if last is not None and now is not None and floor > 0 and now / floor <= JUMP and item.verdict == "different" and not item.rows_differ:
@@ -106,7 +130,7 @@ def _computed(item: Result, ordered: Sequence[Result], place: str) -> First:
     if item.direction == "input":
         return First(item, "other", f"{place} is the first that differs, and it is the input of its operation: what gives it out was not dumped")
     if inputs:
-        return First(item, "operation", f"{place} differs while the {_tensors(len(inputs))} that its operation reads match: the operation itself")
+        return First(item, "operation", f"{place} differs while the {_tensors(inputs)} that its operation reads match: the operation itself")
     return First(item, "operation", f"{place} is the first that differs")
 
 
@@ -133,12 +157,12 @@ def scope(results: Sequence[Result]) -> Scope | None:
     A wrong block makes later tokens wrong in deeper layers, so what lies behind an earlier wrong block of a lower layer counts
     as its consequence.
     """
-    blocks = [item for item in results if item.block is not None and item.role in KV and not item.is_artefact]
-    wrong = [item for item in blocks if item.is_wrong and not item.is_retyped]
+    blocks = [_spot(item) for item in results if item.block is not None and item.role in KV and not item.is_artefact]
+    wrong = [item for item in blocks if item.is_wrong]
     if not wrong:
         return None
-    lowest = _lowest_layers(wrong)
-    origins = [item for item in wrong if not _explained(item, lowest)]
+    lowest = lowest_layers(((item.request, item.step), item.block, item.layer) for item in wrong if item.layer is not None)
+    origins = [item for item in wrong if item.is_owned or item.layer is None or not is_behind(lowest, (item.request, item.step), item.block, item.layer)]
     numbers = sorted({(item.request, item.block) for item in origins}, key=lambda pair: (pair[0] or 0, pair[1] or 0))
     known = set(numbers)
     at_layer_0 = {(item.request, item.block) for item in origins if item.layer == 0}
@@ -148,26 +172,25 @@ def scope(results: Sequence[Result]) -> Scope | None:
     return _pointing(blocks, there, tuple(dict.fromkeys(number or 0 for _, number in numbers)))
 
 
-def _lowest_layers(wrong: Sequence[Result]) -> dict[tuple[int | None, int | None], tuple[list[int], list[int]]]:
-    """Request and step -> wrong blocks in order, and for each the lowest layer in which it or an earlier one is wrong."""
-    found: dict[tuple[int | None, int | None], dict[int, int]] = defaultdict(dict)
-    for item in wrong:
-        if item.layer is not None and item.block is not None:
-            layers = found[(item.request, item.step)]
-            layers[item.block] = min(item.layer, layers.get(item.block, item.layer))
-    return {key: (sorted(layers), list(accumulate((layers[block] for block in sorted(layers)), min))) for key, layers in found.items()}
+class Spot(NamedTuple):
+    """What the pattern needs of a block."""
+
+    rank: int | None
+    step: int | None
+    layer: int | None
+    role: str | None
+    request: int | None
+    block: int
+    is_wrong: bool
+    is_owned: bool
+    """Something is known of it: no mere consequence."""
 
 
-def _explained(item: Result, lowest: Mapping[tuple[int | None, int | None], tuple[list[int], list[int]]]) -> bool:
-    """Is an earlier block wrong in a lower layer, and nothing else known of this one?"""
-    if item.layer is None or item.block is None or item.alias is not None:
-        return False
-    blocks, layers = lowest[(item.request, item.step)]
-    before = bisect_left(blocks, item.block)
-    return before > 0 and layers[before - 1] < item.layer
+def _spot(item: Result) -> Spot:
+    return Spot(item.rank, item.step, item.layer, item.role, item.request, item.block or 0, item.is_wrong and not item.is_retyped, item.alias is not None)
 
 
-def _pointing(blocks: Sequence[Result], wrong: Sequence[Result], numbers: tuple[int, ...]) -> Scope:
+def _pointing(blocks: Sequence[Spot], wrong: Sequence[Spot], numbers: tuple[int, ...]) -> Scope:
     layers, ranks = _numbers(item.layer for item in wrong), _numbers(item.rank for item in wrong)
     all_layers, all_ranks = _numbers(item.layer for item in blocks), _numbers(item.rank for item in blocks)
     kinds, all_kinds = {item.role for item in wrong}, {item.role for item in blocks}

@@ -7,7 +7,7 @@ names the donor even where deeper layers differ by rounding.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from diag.tensors import order, views
@@ -28,6 +28,7 @@ SAME_MEMORY = "the same memory if both are of one process, which proves nothing;
 MAX_NEAR = 16
 """Blocks that are looked for by distance."""
 MAX_CANDIDATES = 4_096
+MAX_OTHERS = 10
 Block = tuple[int | None, int | None]
 """Request and block."""
 
@@ -39,8 +40,8 @@ class Agreed:
     match: Match
     fingerprint: bool
     """V of layer 0 is among them: the tokens are those."""
-    others: int = 0
-    """Donors that hold as much of it."""
+    others: tuple[Match, ...] = ()
+    """Of other donors that hold as much of it."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Search:
     libraries: Sequence[Library]
     limits: Limits
     unread: list[tuple[str, Unread]]
+    taken: Mapping[str, int] = field(default_factory=dict)
+    """When each dump was written, ns."""
 
 
 def explain(wrong: Sequence[Wrong], results: Sequence[Result], search: Search) -> tuple[dict[int, Result], list[Twins]]:
@@ -242,10 +245,20 @@ def _agreed(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], matches: dict[
     agreed = {}
     for key, count in votes.items():
         if count:
-            mark = max(count, key=lambda mark: (examples[mark].origin.physical is None, count[mark], order.is_before(examples[mark].origin.dump, search.bad)))
-            dumps = {examples[other].origin.dump for other in count if count[other] >= count[mark] and examples[other].origin.physical is None}
-            agreed[key] = Agreed(examples[mark], (key, mark) in tokens, len(dumps - {examples[mark].origin.dump, search.good}))
+            most = max((examples[mark].origin.physical is None, rows) for mark, rows in count.items())
+            match, others = _earliest((examples[mark] for mark, rows in count.items() if (examples[mark].origin.physical is None, rows) == most), search)
+            agreed[key] = Agreed(match, (key, _mark(match)) in tokens, others)
     return agreed
+
+
+def _earliest(equal: Iterable[Match], search: Search) -> tuple[Match, tuple[Match, ...]]:
+    """The one of equal matches that is named, and those of other donors. The good run's own content comes first."""
+    by_dump: dict[str, Match] = {}
+    for match in equal:
+        by_dump.setdefault(match.origin.dump, match)
+    name = search.good if search.good in by_dump else order.earliest(by_dump, search.bad, search.taken)
+    others = (match for dump, match in by_dump.items() if dump != name and match.origin.physical is None)
+    return by_dump[name], tuple(others)[:MAX_OTHERS]
 
 
 def _tells_tokens(tensor: Wrong) -> bool:
@@ -286,7 +299,8 @@ def _near(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], keys: set[Block]
             matches = [match for match in near[key] if not (match.origin.dump == search.good and (match.shift == 0 or match.shift % tensor.bad.block_tokens))]
             matches = _enough(matches, max(1, blocks[key].rows_differ or block.shape[0]))
             if matches:
-                found[key] = Agreed(matches[0], _tells_tokens(tensor))
+                match, others = _earliest((match for match in matches if match.rows == matches[0].rows), search)
+                found[key] = Agreed(match, _tells_tokens(tensor), others)
     return found
 
 

@@ -1,6 +1,6 @@
 """A dump: where its tensors are and whose they are. Content stays on disk until it is measured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -64,10 +64,11 @@ class Dump:
     name: str
     root: Path
     layout: str
-    tensors: tuple[Tensor, ...]
+    tensors: Sequence[Tensor]
+    """In execution order; of a large dump packed, so that an element is another object each time."""
     unread: tuple[Unread, ...] = ()
-    stamps: tuple[tuple[str, int, int], ...] = ()
-    """Every file as it was when the dump was opened: path, bytes, mtime in ns."""
+    stamps: Sequence[tuple[str, int, int]] = ()
+    """Every file as it was when the dump was opened: path, bytes, mtime in ns. Sorted by path."""
 
 
 class ReadError(Exception):

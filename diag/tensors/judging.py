@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from diag.tensors import outliers, views
@@ -75,6 +74,7 @@ class Judge:
     coarsest: dict[tuple[int | None, int | None], float] = field(default_factory=dict)
     """Rank and step -> the widest tolerance of the element types so far: wider numbers that are computed from them are no better."""
     _ord: int = 0
+    _caches: dict[tuple[int | None, int | None], list[Pair]] | None = None
     _written: dict[tuple[int | None, int | None], bool] = field(default_factory=dict)
 
     def results(self, pair: Pair) -> Iterator[Result]:
@@ -202,9 +202,9 @@ class Judge:
     def _first_caches(self, good: Cut, bad: Cut) -> Iterator[tuple[Cut, Cut]]:
         """This cache tensor, and the next ones of its rank and step."""
         yield good, bad
-        where = good.tensor.rank, good.tensor.step
-        caches = (pair for pair in self.pairs if (pair.good.rank, pair.good.step) == where and pair.good.role in KV_ROLES)
-        for pair in islice(caches, FIRST_CACHES):
+        if self._caches is None:
+            self._caches = _first_pairs(self.pairs)
+        for pair in self._caches.get((good.tensor.rank, good.tensor.step), ()):
             if pair.good.direction != "input" or min(pair.good.offset, pair.bad.offset) < 0:
                 continue
             for one, other in zip(parts(pair.good), parts(pair.bad), strict=False):
@@ -272,6 +272,17 @@ class Judge:
         self._ord += 1
         verdict, detail = summaries(good, bad, self.limits)
         return Result(good.name, good.rank, good.step, good.layer, good.role, good.op, good.direction, None, None, self._ord - 1, told(good), told(bad), verdict, detail=detail)
+
+
+def _first_pairs(pairs: Sequence[Pair]) -> dict[tuple[int | None, int | None], list[Pair]]:
+    """Rank and step -> the first cache tensors of both runs."""
+    found: dict[tuple[int | None, int | None], list[Pair]] = {}
+    for pair in pairs:
+        if pair.good.role in KV_ROLES:
+            first = found.setdefault((pair.good.rank, pair.good.step), [])
+            if len(first) < FIRST_CACHES:
+                first.append(pair)
+    return found
 
 
 def _is_unused(good: Cut, span: Span, segment: Segment) -> bool:

@@ -11,13 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
+from typing import overload
 
 from diag.errors import BadInput
 from diag.loose import shown
 from diag.tensors.dump import Dump, ReadError, Tensor, Unread
 from diag.tensors.layouts import Layout, layouts
-from diag.tensors.naming import natural
+from diag.tensors.naming import natural_text
+from diag.tensors.shelf import Shelf
 
 MAX_FILES = 200_000
 QUIET_S = 10.0
@@ -35,30 +38,73 @@ class Listing:
     unread: tuple[Unread, ...]
 
 
+class Files(Sequence[Path]):
+    """Paths made from their names when they are asked for: a path has four times the size of its name."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, at: int) -> Path: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Files": ...
+    def __getitem__(self, at: int | slice) -> "Path | Files":
+        return Files(self._names[at]) if isinstance(at, slice) else Path(self._names[at])
+
+
 def open_dump(path: Path, *, settle_s: float = 1.0) -> Dump:
     """All tensors of one file or folder, in execution order. BadInput: nothing there, too much, still growing, no tensor.
 
     `settle_s`: a dump touched in the last 10 s is looked at twice, this many seconds apart.
     """
     listing = list_files(path)
-    _settled(path, listing, settle_s)
-    files = tuple(Path(name) for name in sorted(listing.stamps))
+    stamps = _shelved(listing)
+    if _is_fresh(listing):
+        time.sleep(settle_s)
+        _check_grown(path, stamps)
+    names = sorted(listing.stamps)
+    listing.stamps.clear()  # the largest part of what is known here
+    files = Files(names)
     layout = next(item for item in layouts() if item.recognise(path, files))
     tensors, unread = _read(layout, path, files)
     if not tensors:
         raise BadInput(f"{shown(path)} holds no tensor{_because((*listing.unread, *unread))}", hint="name the dump folder itself, or a tensor file (.npy, .npz, .safetensors, .pt, ATB .bin)")
-    stamps = tuple((name, size, mtime) for name, (size, mtime) in sorted(listing.stamps.items()))
     return Dump(path.name or path.absolute().name, path, layout.NAME, _distinct(tensors), (*listing.unread, *unread), stamps)
+
+
+def settle(paths: Iterable[Path], settle_s: float = 1.0) -> None:
+    """Wait once for all of them, where one was touched in the last 10 s. BadInput: one is not there, too much, or still growing."""
+    fresh = [(path, _shelved(listing)) for path, listing in ((path, list_files(path)) for path in paths) if _is_fresh(listing)]
+    if fresh:
+        time.sleep(settle_s)
+    for path, stamps in fresh:
+        _check_grown(path, stamps)
 
 
 def still_same(dump: Dump) -> list[str]:
     """What changed since the dump was opened, one sentence a file: its figures are then of no one moment. Empty: nothing."""
-    before = {name: (size, mtime) for name, size, mtime in dump.stamps}
     try:
-        now = list_files(dump.root).stamps
+        return _changes(dump.stamps, list_files(dump.root).stamps)
     except BadInput as error:
         return [error.message]
-    return list(_changes(before, now))
+
+
+def _shelved(listing: Listing) -> Shelf[tuple[str, int, int]]:
+    return Shelf(tuple[str, int, int], ((name, *listing.stamps[name]) for name in sorted(listing.stamps)))
+
+
+def _changes(before: Iterable[tuple[str, int, int]], now: Stamps) -> list[str]:
+    """One sentence a file; `now` is used up."""
+    changed: dict[str, tuple[tuple[int, int] | None, tuple[int, int] | None]] = {}
+    for name, size, mtime in before:
+        found = now.pop(name, None)
+        if found != (size, mtime):
+            changed[name] = ((size, mtime), found)
+    changed |= {name: (None, found) for name, found in now.items()}
+    return [_change(name, *changed[name]) for name in sorted(changed)]
 
 
 def list_files(path: Path) -> Listing:
@@ -100,34 +146,30 @@ def _list_folder(folder: str, folders: list[str], stamps: Stamps, unread: list[U
         unread.append(Unread(folder, f"cannot be listed: {error.strerror}"))
 
 
-def _settled(path: Path, listing: Listing, settle_s: float) -> None:
+def _is_fresh(listing: Listing) -> bool:
     newest = max((mtime for _, mtime in listing.stamps.values()), default=0)
-    if not listing.stamps or time.time() - newest / 1e9 > QUIET_S:
-        return
-    time.sleep(settle_s)
-    growing = next(_changes(listing.stamps, list_files(path).stamps), None)
-    if growing is not None:
-        raise BadInput(f"{shown(path)} is still being written: {growing}", hint="wait until it stops growing, then compare again")
+    return bool(listing.stamps) and time.time() - newest / 1e9 <= QUIET_S
 
 
-def _changes(before: Stamps, now: Stamps) -> Iterator[str]:
-    for name in sorted(before.keys() | now.keys()):
-        old, new = before.get(name), now.get(name)
-        where = shown(Path(name))
-        if old == new:
-            continue
-        if old is None:
-            yield f"{where} appeared"
-        elif new is None:
-            yield f"{where} is gone"
-        elif old[0] != new[0]:
-            yield f"{where} went from {old[0]:,} to {new[0]:,} bytes"
-        else:
-            yield f"{where} was written again"
+def _check_grown(path: Path, stamps: Iterable[tuple[str, int, int]]) -> None:
+    growing = _changes(stamps, list_files(path).stamps)
+    if growing:
+        raise BadInput(f"{shown(path)} is still being written: {growing[0]}", hint="wait until it stops growing, then compare again")
 
 
-def _read(layout: Layout, path: Path, files: Sequence[Path]) -> tuple[list[Tensor], tuple[Unread, ...]]:
-    tensors: list[Tensor] = []
+def _change(name: str, old: tuple[int, int] | None, new: tuple[int, int] | None) -> str:
+    where = shown(Path(name))
+    if old is None:
+        return f"{where} appeared"
+    if new is None:
+        return f"{where} is gone"
+    if old[0] != new[0]:
+        return f"{where} went from {old[0]:,} to {new[0]:,} bytes"
+    return f"{where} was written again"
+
+
+def _read(layout: Layout, path: Path, files: Sequence[Path]) -> tuple[Shelf[Tensor], tuple[Unread, ...]]:
+    tensors = Shelf[Tensor](Tensor)
     unread: list[Unread] = []
     try:
         for item in layout.read(path, files):
@@ -147,13 +189,24 @@ def _because(unread: Sequence[Unread]) -> str:
     return f" ({some}{f'; and {len(unread) - SHOWN:,} more' if len(unread) > SHOWN else ''})"
 
 
-def _distinct(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+def _distinct(tensors: Sequence[Tensor]) -> Shelf[Tensor]:
     """In execution order; the second tensor of the same name, step and rank is `name#2`: a name means one tensor."""
-    ordered = sorted(tensors, key=lambda item: (item.rank is not None, item.rank or 0, item.order, natural(item.name)))
     seen: Counter[tuple[str, int | None, int | None]] = Counter()
-    distinct = []
-    for tensor in ordered:
+    distinct = Shelf[Tensor](Tensor)
+    for tensor in _ordered(tensors):
         key = (tensor.name, tensor.rank, tensor.step)
         seen[key] += 1
         distinct.append(tensor if seen[key] == 1 else replace(tensor, name=f"{tensor.name}#{seen[key]}"))
-    return tuple(distinct)
+    return distinct
+
+
+def _ordered(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """By rank, then as dumped; those that were dumped together by name."""
+    keys = [(item.rank is not None, item.rank or 0, item.order) for item in tensors]
+    for _, together in groupby(sorted(range(len(keys)), key=keys.__getitem__), keys.__getitem__):
+        numbers = list(together)
+        if len(numbers) == 1:
+            yield tensors[numbers[0]]
+        else:
+            names = {number: natural_text(tensors[number].name) for number in numbers}
+            yield from (tensors[number] for number in sorted(numbers, key=names.__getitem__))

@@ -6,16 +6,18 @@ numbers (another card) are paired in order. Both are said in a note.
 
 import re
 import tomllib
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from diag.errors import BadInput
 from diag.tensors.dump import Dump, Tensor
 from diag.tensors.elements import itemsize
+from diag.tensors.shelf import Shelf
 from diag.tensors.suffix import is_suffix, token_ids
 
 SHOWN = 3
@@ -33,6 +35,31 @@ class Pair:
     bad: Tensor
 
 
+class Pairs(Sequence[Pair]):
+    """Pairs of tensors of two dumps, by their numbers there: a pair is made when it is asked for."""
+
+    def __init__(self, good: Sequence[Tensor], bad: Sequence[Tensor], numbers: Iterable[tuple[int, int]]) -> None:
+        self._good, self._bad = good, bad
+        self._numbers = array("q")
+        for both in numbers:
+            self._numbers.extend(both)
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 2
+
+    @overload
+    def __getitem__(self, at: int) -> Pair: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Pair]: ...
+    def __getitem__(self, at: int | slice) -> Pair | list[Pair]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(len(self)))]
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(f"{at} of {len(self)}")
+        return Pair(self._good[self._numbers[2 * number]], self._bad[self._numbers[2 * number + 1]])
+
+
 @dataclass(frozen=True, slots=True)
 class Lone:
     """A tensor that only one of the two dumps has."""
@@ -46,8 +73,8 @@ class Lone:
 class Pairing:
     """Pairs in execution order, tensors without a partner, and what was assumed."""
 
-    pairs: tuple[Pair, ...]
-    unpaired: tuple[Lone, ...]
+    pairs: Sequence[Pair]
+    unpaired: Sequence[Lone]
     notes: tuple[str, ...] = ()
 
 
@@ -111,27 +138,40 @@ def pair(good: Dump, bad: Dump, names: Names = SAME_NAMES) -> Pairing:
         good, bad = _without_folder(good, notes), _without_folder(bad, notes)
     steps = _aligned_steps(good, bad, notes)
     ranks = _aligned_ranks(good, bad, notes)
-    waiting: dict[Key, list[Tensor]] = defaultdict(list)
-    for tensor in bad.tensors:
-        waiting[(tensor.name, tensor.rank, tensor.step, tensor.layer)].append(tensor)
-    for found in waiting.values():
-        found.sort(key=lambda item: item.order, reverse=True)
-    pairs, unpaired = [], []
-    for tensor in sorted(good.tensors, key=lambda item: item.order):
+    waiting = _waiting(bad)
+    pairs: list[tuple[tuple[int, int, str], int, int]] = []
+    unpaired = Shelf[Lone](Lone)
+    orders = array("q", (tensor.order for tensor in good.tensors))
+    for number in sorted(range(len(orders)), key=orders.__getitem__):
+        tensor = good.tensors[number]
         rank, step = ranks.get(tensor.rank, tensor.rank), steps.get(tensor.step, tensor.step)
         partners = waiting.get((names.translated(tensor.name), rank, step, tensor.layer))
         if partners:
-            pairs.append(Pair(tensor, partners.pop()))
+            pairs.append(((tensor.order, -1 if tensor.rank is None else tensor.rank, tensor.name), number, partners.pop()))
         else:
             unpaired.append(Lone("good", tensor, _why(tensor, waiting, names)))
-    unpaired += [Lone("bad", tensor, "only the bad dump has it") for found in waiting.values() for tensor in reversed(found)]
+    for found in waiting.values():
+        unpaired.extend(Lone("bad", bad.tensors[number], "only the bad dump has it") for number in reversed(found))
     if not pairs and all(len(dump.tensors) == 1 and dump.tensors[0].file == dump.root for dump in (good, bad)):
         notes.append(f"{good.tensors[0].name} and {bad.tensors[0].name} are compared: each is the one tensor of the file that was given")
         return Pairing((Pair(good.tensors[0], bad.tensors[0]),), (), tuple(notes))
     if not pairs:
         raise _nothing_in_common(good, bad)
-    pairs.sort(key=lambda item: (item.good.order, -1 if item.good.rank is None else item.good.rank, item.good.name))
-    return Pairing(tuple(pairs), tuple(unpaired), tuple(notes))
+    pairs.sort(key=lambda item: item[0])
+    return Pairing(Pairs(good.tensors, bad.tensors, ((number, partner) for _, number, partner in pairs)), unpaired, tuple(notes))
+
+
+def _waiting(bad: Dump) -> dict[Key, list[int]]:
+    """Numbers of the tensors of a dump, the last one first where several have one key."""
+    waiting: dict[Key, list[int]] = {}
+    orders = array("q")
+    for number, tensor in enumerate(bad.tensors):
+        orders.append(tensor.order)
+        waiting.setdefault((tensor.name, tensor.rank, tensor.step, tensor.layer), []).append(number)
+    for found in waiting.values():
+        if len(found) > 1:
+            found.sort(key=orders.__getitem__, reverse=True)
+    return waiting
 
 
 def _without_folder(dump: Dump, notes: list[str]) -> Dump:
@@ -140,10 +180,10 @@ def _without_folder(dump: Dump, notes: list[str]) -> Dump:
     if len(first) != 1 or not all("/" in tensor.name for tensor in dump.tensors):
         return dump
     notes.append(f"names in {dump.name} are taken without {next(iter(first))}/, which all of them begin with")
-    return replace(dump, tensors=tuple(replace(tensor, name=tensor.name.partition("/")[2]) for tensor in dump.tensors))
+    return replace(dump, tensors=Shelf(Tensor, (replace(tensor, name=tensor.name.partition("/")[2]) for tensor in dump.tensors)))
 
 
-def _why(tensor: Tensor, waiting: Mapping[Key, Sequence[Tensor]], names: Names) -> str:
+def _why(tensor: Tensor, waiting: Mapping[Key, Sequence[int]], names: Names) -> str:
     new = names.translated(tensor.name)
     return "only the good dump has it" if new == tensor.name else f"only the good dump has it: there is no {new} in the bad one"
 
@@ -231,7 +271,7 @@ def with_types(dump: Dump, types: Mapping[str, str]) -> Dump:
     """
     if not types:
         return dump
-    return replace(dump, tensors=tuple(_with_type(tensor, types) for tensor in dump.tensors))
+    return replace(dump, tensors=Shelf(Tensor, (_with_type(tensor, types) for tensor in dump.tensors)))
 
 
 def _with_type(tensor: Tensor, types: Mapping[str, str]) -> Tensor:
@@ -248,16 +288,20 @@ def unused_types(dumps: Sequence[Dump], types: Mapping[str, str]) -> list[str]:
     """What a person said of types and nothing came of, and why. `dumps`: as they were opened."""
     found = []
     for name, said in types.items():
-        tensors = [tensor for dump in dumps for tensor in dump.tensors if name in ("*", tensor.name)]
-        if any(_fits(tensor, said, named=name != "*") and types.get(tensor.name, said) == said for tensor in tensors):
+        own: set[str] = set()
+        used = False
+        for tensor in (tensor for dump in dumps for tensor in dump.tensors if name in ("*", tensor.name)):
+            own.add(tensor.dtype)
+            used |= _fits(tensor, said, named=name != "*") and types.get(tensor.name, said) == said
+        if used:
             continue
         of = "" if name == "*" else f"{name}="
-        if not tensors:
+        held = ", ".join(sorted(own))
+        if not own:
             why = f"no tensor is called {name}"
-        elif all(tensor.dtype == said for tensor in tensors):
+        elif own == {said}:
             why = "that is the type in the files"
         else:
-            own = ", ".join(sorted({tensor.dtype for tensor in tensors}))
-            why = f"the files hold {own}: types of their own, or of another width" if name == "*" else f"its file says {own}, of another width"
+            why = f"the files hold {held}: types of their own, or of another width" if name == "*" else f"its file says {held}, of another width"
         found.append(f"--dtype {of}{said} is not used: {why}")
     return found

@@ -13,6 +13,15 @@ RETYPED = ("values are equal when widened", "values are close when widened")
 
 
 @dataclass(frozen=True, slots=True)
+class Other:
+    """A block that holds as much of it, in another donor."""
+
+    dump: str
+    request: str
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Alias:
     """Whose content the bad run holds in the place of its own."""
 
@@ -26,8 +35,8 @@ class Alias:
     """Token rows that are equal; of `noise` and `fingerprint` those that are alike."""
     physical: int | None = None
     step: int | None = None
-    others: int = 0
-    """Donors that hold as much of it."""
+    others: tuple[Other, ...] = ()
+    """Further donors that hold as much of it, ten at most: which of them wrote it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,20 @@
 """A result with the owner of its block: verdict, alias and words."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from diag.tensors.judging import Wrong
-from diag.tensors.matching import Match
-from diag.tensors.result import Alias, Result
+from diag.tensors.matching import Match, Origin
+from diag.tensors.result import Alias, Other, Result
+
+NAMED = 2
 
 
 def with_owner(item: Result, match: Match, by: str, tensor: Wrong, good: str) -> Result:
     """The result as the block of that owner. `by`: how it was recognised (see Alias); `good`: name of the good dump."""
     origin = match.origin
     own = origin.dump == good and origin.physical is None
-    request = None if origin.physical is not None else origin.dump if origin.request is None else f"{origin.dump}[{origin.request}]"
+    request = None if origin.physical is not None else _request(origin)
     block = None if origin.physical is not None else match.block
     alias = Alias(origin.dump, item.name, block, request, by, match.rows, origin.physical, origin.step)
     whole_blocks = match.shift % tensor.bad.block_tokens == 0
@@ -29,13 +32,23 @@ def _words(item: Result, match: Match, alias: Alias, moved: int | None, by: str,
     return f"{part}block {alias.block} of {'the good run' if own else alias.request}{how}"
 
 
-def with_others(item: Result, dump: str, others: int, own: tuple[str, str]) -> Result:
-    """How many donors might be named as well as `dump`; `own`: the good and the bad dump."""
+def with_others(item: Result, dump: str, others: Sequence[Match], own: tuple[str, str]) -> Result:
+    """Which donors might be named as well as `dump`; `own`: the good and the bad dump."""
     alias = item.alias
     if alias is None or not others or alias.physical is not None or alias.dump in own or alias.dump != dump:
         return item
-    held = "1 other donor holds" if others == 1 else f"{others} other donors hold"
-    return replace(item, alias=replace(alias, others=others), detail=f"{item.detail}; {held} it as well")
+    known = tuple(Other(match.origin.dump, _request(match.origin), match.block) for match in others)
+    return replace(item, alias=replace(alias, others=known), detail=f"{item.detail}, or {either(known)}")
+
+
+def either(others: Sequence[Other]) -> str:
+    """`of block 3 of request-8, or of block 3 of request-9`: the further owners that fit as well."""
+    named = ", or ".join(f"of block {item.block} of {item.request}" for item in others[:NAMED])
+    return named + (f", or of {len(others) - NAMED} more" if len(others) > NAMED else "")
+
+
+def _request(origin: Origin) -> str:
+    return origin.dump if origin.request is None else f"{origin.dump}[{origin.request}]"
 
 
 def with_rest(item: Result, rest: Match, good: str) -> Result:

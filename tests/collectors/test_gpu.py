@@ -1,5 +1,6 @@
 """Accelerator tools: recorded output played by an executable on PATH, tools that fail or hang, saved output."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diag import procfs
 from diag.collectors import gpu
 from diag.parsers.gpu_rows import MIB
 from tests.collectors import harness
@@ -172,6 +174,23 @@ def test_nvidia_smi(tmp_path: Path, bin_folder: Path, patient: int) -> None:
         (1, patient, "/opt/venv/bin/python", 71220 * MIB, True if seen else None),
         (0, 999999999, "VLLM::Worker, odd name", None, False if seen else None),
     ]
+
+
+def test_whose_child_a_holder_is_and_since_when(tmp_path: Path, bin_folder: Path, patient: int) -> None:
+    """An orphan is in no tree of the service: this is where a snapshot tells of it."""
+    apps = record(tmp_path, "apps", APPS.format(pid=patient))
+    play(bin_folder, "nvidia-smi", f'case "$1" in --query-compute-apps=*) {apps};; *) exit 2;; esac')
+    got = harness.run(gpu, patient, tmp_path)
+    mine, gone = got.rows["gpu_processes"]
+    assert (gone["ppid"], gone["started_at"], gone["cmd"], gone["ancestors"]) == (None, None, None, None)
+    if not gpu._sees_all_pids():
+        pytest.skip("inside a pid namespace the numbers of the host mean nothing")
+    assert (mine["ppid"], mine["started_at"]) == (os.getpid(), procfs.started_at(patient))
+    assert str(mine["cmd"]).startswith(sys.executable)
+    above = json.loads(str(mine["ancestors"]))
+    assert above[0][0] == os.getpid()
+    assert "pytest" in above[0][1]
+    assert above[-1][0] == 1
 
 
 def test_a_tool_that_hangs_is_killed_and_says_so(tmp_path: Path, bin_folder: Path, patient: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """An engine of real processes: this one answers /metrics for ever the same, below it EngineCore and Worker with vLLM's titles.
 
-    VLLM… engine_process.py WORKER      WORKER: works | sleeps
+    VLLM… engine_process.py WORKER      WORKER: works | loops | sleeps
 
 Prints its port when all are there. The counters never move: only the processes say what goes on.
 """
@@ -22,6 +22,12 @@ def loop():
             step(300_000)
 loop()
 """
+LOOPS = """
+def step():
+    print('up', flush=True)
+    while True: pass
+step()
+"""
 CORE = """
 import subprocess, sys, time
 with subprocess.Popen(["VLLM::Worker", "-c", sys.argv[1]], executable=sys.argv[2], stdout=subprocess.PIPE) as worker:
@@ -35,7 +41,7 @@ def main() -> None:
     from tests.health.toy import Toy
     from tests.repro.endpoint import serving
 
-    code = {"works": WORKS, "sleeps": RESTS}[sys.argv[1]]
+    code = {"works": WORKS, "loops": LOOPS, "sleeps": RESTS}[sys.argv[1]]
     with serving(Toy(running=4)) as server, subprocess.Popen(
         ["VLLM::EngineCore", "-c", CORE, code, sys.executable], executable=sys.executable, stdout=subprocess.PIPE, text=True
     ) as core:

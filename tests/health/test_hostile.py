@@ -2,7 +2,10 @@
 
 import contextlib
 import gzip
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import zlib
 from collections.abc import Iterator
@@ -84,18 +87,26 @@ def test_a_token_does_not_follow_a_redirect() -> None:
     assert {headers["authorization"] for _, _, headers in server.asked} == {"Bearer sk-secret"}
 
 
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
 @contextlib.contextmanager
-def endless(line: bytes) -> Iterator[Server]:
-    """A server whose answer never ends."""
+def speaking(head: bytes, line: bytes = b"", *, rest_s: float | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """A server that says `head` and then `line` again and again, with a rest in between; without a line it closes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = threading.Event()
 
-        def one(wire: socket.socket) -> None:
-            with wire, contextlib.suppress(OSError):
-                wire.recv(4096)
-                wire.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
-                while not done.is_set():
-                    wire.sendall(line)
+        def one(plain: socket.socket) -> None:
+            with plain, contextlib.suppress(OSError):
+                wire = plain if tls is None else tls.wrap_socket(plain, server_side=True)
+                with wire:
+                    wire.recv(4096)
+                    wire.sendall(head)
+                    while line and not done.is_set():
+                        wire.sendall(line)
+                        if rest_s is not None:
+                            done.wait(rest_s)
 
         def accept() -> None:
             with contextlib.suppress(OSError):
@@ -110,10 +121,36 @@ def endless(line: bytes) -> Iterator[Server]:
 
 @pytest.mark.parametrize("line", [GOOD.encode() * 500, b"x" * 65536], ids=["metrics", "one line"])
 def test_metrics_without_end_are_read_to_a_limit(line: bytes) -> None:
-    with endless(line) as server:
+    with speaking(OK + b"Content-Type: text/plain\r\n\r\n", line) as server:
         found = checked(server.url)
     assert found.verdict.state == "unreadable", found
     assert "longer than 16 MiB" in found.verdict.reason
+
+
+@pytest.mark.parametrize(("head", "line", "rest_s", "state", "says"), [
+    (b"", b"HTTP/1.1 100 Continue\r\n\r\n", None, "unreachable", "timeout"),
+    (b"", b"H", 0.05, "unreachable", "timeout"),
+    (OK, b"X", 0.05, "unreachable", "timeout"),
+    (CHUNKED, b"1\r\na\r\n", 0.05, "unreachable", "timeout"),
+    (CHUNKED + b"0\r\n", b"X: y\r\n", None, "unreachable", "timeout"),
+    (CHUNKED + b"ffffffffffffffff\r\n", b"a", 0.05, "unreachable", "timeout"),
+    (b"", b"x" * 65536, None, "unreadable", "no HTTP"),
+    (OK, b"X: y\r\n", None, "unreadable", "headers"),
+    (OK + b"X: ", b"y" * 65536, None, "unreadable", "no HTTP"),
+    (CHUNKED, b"0" * 65536, None, "unreadable", "no HTTP"),
+    (CHUNKED + b"-5\r\nab", b"", None, "unreadable", ""),
+    (OK + b"Content-Length: 99999999999999999999\r\n\r\na 1\n", b"", None, "unreachable", "reset"),
+    (b"HTTP/1.1 99999 X\r\n\r\n", b"", None, "unreadable", "no HTTP"),
+    (b"HTTP/1.1 101 X\r\nUpgrade: x\r\n\r\n", b"", None, "unreadable", "HTTP 101"),
+    (b"\x1b[31mHTTP/1.1 200 OK\r\n\r\n", b"", None, "unreadable", "no HTTP"),
+    (OK + b"\r\n" + GOOD.encode("utf-16"), b"", None, "unreadable", "no metrics"),
+    (OK + b"\r\n" + GOOD.replace("\n", "\0\n").encode(), b"", None, "unreadable", "no metrics"),
+], ids=str)  # fmt: skip
+def test_heads_and_chunks_without_end_or_sense(head: bytes, line: bytes, rest_s: float | None, state: str, says: str) -> None:
+    with speaking(head, line, rest_s=rest_s) as server:
+        found = checked(server.url, timeout_s=0.3)
+    assert (found.verdict.state, found.verdict.exit) == (state, 3), found
+    assert says in found.verdict.reason, found
 
 
 def test_a_hundred_megabytes_end_the_same_way_on_the_command_line(tmp_path: Path) -> None:
@@ -144,10 +181,28 @@ def test_no_such_host() -> None:
     assert (found.verdict.state, found.verdict.exit) == ("unreachable", 3)
 
 
-def test_a_tls_port_asked_in_plain_text_and_the_other_way_round() -> None:
+def test_a_plain_port_asked_in_tls() -> None:
     with serving(always(text(GOOD))) as server:
         found = checked(server.url.replace("http:", "https:"))
     assert (found.verdict.state, found.verdict.exit) == ("unreadable", 3), found
+    assert "WRONG_VERSION_NUMBER" in found.verdict.reason
+
+
+def test_a_tls_port_asked_in_plain_text_and_with_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate")
+    pem = tmp_path / "server.pem"
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=x"]
+    subprocess.run([*command, "-keyout", str(pem), "-out", str(tmp_path / "cert.pem")], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", pem)
+    with speaking(OK + b"\r\n" + GOOD.encode(), tls=context) as server:
+        plain = checked(server.url)
+        unsigned = checked(server.url.replace("http:", "https:"))
+    assert (plain.verdict.state, plain.verdict.exit) == ("unreachable", 3), plain
+    assert (unsigned.verdict.state, unsigned.verdict.exit) == ("unreadable", 3), unsigned
+    assert "self-signed certificate" in unsigned.verdict.reason
 
 
 def test_infinity_is_a_value_and_json_stays_json() -> None:

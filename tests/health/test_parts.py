@@ -152,3 +152,86 @@ def test_frozen() -> None:
     assert found is not None and found[0] == 60.0 and "uses no CPU" in found[1]
     assert "sleeps uninterruptibly" in str(proof.frozen_s(looks(*[("D", 1.0, "a")] * 3)))
     assert proof.frozen_s(looks(still, still, ("S", 5.0, "a"))) is None
+
+
+def service(*looks: str) -> ProcessEvidence:
+    """Looks 10 s apart; letters: a = api_server, c = engine_core, w = worker, o = other; capital = stopped, with ! = zombie."""
+    roles = {"a": "api_server", "c": "engine_core", "w": "worker", "o": "other"}
+    return ProcessEvidence(tuple(
+        Look(tuple(
+            ProcessSeen(ord(letter.lower()), roles[letter.lower()], "Z" if text[place + 1:place + 2] == "!" else "T" if letter.isupper() else "S", 1.0, 5.0)
+            for place, letter in enumerate(text) if letter != "!"
+        ), number * 10.0, number * 10.0)
+        for number, text in enumerate(looks)
+    ))
+
+
+@pytest.mark.parametrize(("looks", "says", "over"), [
+    (("acw", "acw"), None, False),
+    (("acw", ""), "its process is gone", True),
+    (("acw", "a!"), "its process is gone", True),
+    (("acw", "w"), None, False),
+    (("acw", "w", "w"), "its process is gone, though worker 119 lives on", True),
+    (("acw", "cw", "a!cw"), "its process is gone, though engine_core 99, worker 119 live on", True),
+    (("acw", "o", "oa"), None, False),
+    (("o", "o"), None, False),
+    (("o", ""), "its process is gone", True),
+    (("", ""), None, False),
+    ((), None, False),
+])  # fmt: skip
+def test_who_answered_is_gone(looks: tuple[str, ...], says: str | None, over: bool) -> None:
+    assert (proof.gone(service(*looks)), proof.outlived(service(*looks))) == (says, over)
+
+
+def test_the_asked_for_process_alone_may_be_gone() -> None:
+    """A worker that was named: its service may well live."""
+    evidence = ProcessEvidence(service("acw", "ac").looks, gone=True)
+    assert proof.gone(evidence) is not None
+    assert not proof.outlived(evidence)
+    assert (proof.gone(None), proof.outlived(None)) == (None, False)
+
+
+@pytest.mark.parametrize(("looks", "says"), [
+    (("acw", "a", "a"), "engine_core 99, worker 119 are gone at both looks"),
+    (("aw", "a", "a"), "worker 119 is gone at both looks"),
+    (("acw", "a"), None),
+    (("acw", "aw", "aw"), None),
+    (("acw", "aCW", "aCW"), "engine_core 99, worker 119 are stopped by a signal at both looks"),
+    (("acw", "aCw", "aCw"), None),
+    (("acw", "aC", "aC"), "engine_core 99 is stopped by a signal at both looks"),
+    (("a", "a"), None),
+])  # fmt: skip
+def test_no_part_of_the_engine_can_run(looks: tuple[str, ...], says: str | None) -> None:
+    assert proof.none_runs(service(*looks)) == says
+
+
+def test_who_loads_uses_cpu_or_has_an_engine() -> None:
+    assert proof.waits(service("a", "a"))
+    assert not proof.waits(service("a"))
+    assert not proof.waits(service("ac", "ac"))
+    busy = looks(("S", 1.0, "a"), ("S", 2.0, "a"), role="api_server")
+    assert not proof.waits(busy)
+
+
+AT = "execute_model (x.py) > forward (y.py):7"
+
+
+@pytest.mark.parametrize(("each", "seconds"), [
+    ((("R", 1.0, AT), ("R", 20.0, AT), ("R", 40.0, AT)), 60.0),
+    ((("R", 1.0, AT), ("R", 20.0, AT + "1")), 30.0),
+    ((("R", 1.0, AT), ("R", 20.0, AT), ("S", 20.1, AT)), None),
+    ((("R", 1.0, "loop (x.py) > dequeue (y.py)"), ("R", 31.0, "loop (x.py) > dequeue (y.py)")), None),
+    ((("R", 1.0, AT),), None),
+])  # fmt: skip
+def test_computes(each: tuple[tuple[str, float, str], ...], seconds: float | None) -> None:
+    found = proof.computes(looks(*each))
+    assert (None if found is None else found[0]) == seconds, found
+    assert proof.computes(looks(*each, role="scheduler")) is None, "SGLang's turns when idle, too"
+
+
+def test_an_engine_core_that_waits_for_requests_has_none() -> None:
+    def look(number: int, core: str) -> Look:
+        return Look((ProcessSeen(8, "engine_core", "S", 1.0, 1.0, core), ProcessSeen(9, "worker", "R", 1.0, number * 30.0, AT)), number * 30.0, number * 30.0)
+
+    assert proof.computes(ProcessEvidence(tuple(look(number, "step (c.py) > result (m.py)") for number in range(2)))) is not None
+    assert proof.computes(ProcessEvidence(tuple(look(number, "run_busy_loop (c.py) > _process_input_queue (c.py)") for number in range(2)))) is None

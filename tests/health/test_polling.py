@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from diag.errors import BadInput
+from diag.health import checking
 from diag.health.budget import Budget
 from diag.health.checking import Checked, Checker, Settings
 from diag.health.polling import MAX_BODY_BYTES, backend_of, rounds
@@ -112,6 +113,22 @@ def test_a_question_that_met_a_burst_of_work_is_no_proof() -> None:
         (found,) = check(server, settings=Settings(interval_s=0.02, probe_timeout_s=0.3, budget=Budget(probe_s=0.3)))
         toy.released.set()
     assert (found.verdict.state, found.verdict.exit) == ("progressing", 0), found
+
+
+def test_an_answer_that_came_late_may_have_stood_behind_a_step_that_no_gauge_showed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long prefill in one step: gauges of 0 until it is over, and then its tokens are counted at once."""
+
+    class Behind(Toy):
+        def __call__(self, path, body, headers):  # type: ignore[no-untyped-def]
+            if path == "/v1/completions":
+                self.tokens += 59_000
+            return super().__call__(path, body, headers)
+
+    monkeypatch.setattr(checking, "SLOW_ANSWER_S", 0.0)
+    with serving(Behind()) as server:
+        (found,) = check(server)
+    assert (found.verdict.state, found.verdict.exit) == ("progressing", 0), found
+    assert paths(server)[-2:] == ["/metrics"] * 2
 
 
 def test_a_chat_model_is_asked_in_its_way() -> None:

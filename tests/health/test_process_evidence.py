@@ -4,17 +4,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from diag import procfs
+from diag.health.budget import Budget
+from diag.health.checking import SUCCEEDED, Checker, Settings
+from diag.health.polling import backend_of
 from diag.health.process_evidence import Watch, stack_text
 from diag.parsers.pyspy import JsonFrame
+from diag.repro.http_post import Wire
 from tests.conftest import ROOT
+from tests.health.toy import Toy
 from tests.live.run import llmdiag
+from tests.repro.endpoint import Response, serving
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,43 @@ def test_a_service_that_ended_is_unreachable_and_gone() -> None:
     assert (gone.json["backends"][0]["state"], gone.code) == ("unreachable", 1), gone.out
     assert "its process is gone" in gone.json["backends"][0]["reason"]
     assert (alone.json["backends"][0]["state"], alone.code) == ("unreachable", 3), "nobody said whose process it was"
+
+
+def test_a_worker_that_computes_behind_gauges_of_0_is_asked_when_the_budget_is_over_and_not_before() -> None:
+    budget = Budget(floor_s=2.0, probe_s=20.0)
+    with engine("loops") as found, serving(Toy()) as server:
+        for patience_s, states in ((0.0, {"busy-unproven"}), (60.0, {"idle-proven", "progressing"})):
+            watch = Watch(found.worker)
+            try:
+                settings = Settings(reads=3, interval_s=0.4, patience_s=patience_s, probe_timeout_s=20.0, budget=budget)
+                (said,) = Checker(Wire(), [backend_of(server.url)], settings, threading.Event(), watch=watch).once()
+            finally:
+                watch.close()
+            assert said.verdict.state in states, (said, watch.evidence().looks)
+            assert len(server.questions) == (0 if patience_s == 0 else 1)
+
+
+def test_what_answers_after_the_service_of_the_pid_has_ended_is_judged_by_its_reads_alone() -> None:
+    with engine("sleeps") as found:
+        toy = Toy()
+
+        def handler(path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
+            if toy.reads == 2 and path == "/metrics":
+                os.killpg(found.root, signal.SIGKILL)
+                found.process.wait()
+            return toy(path, body, headers)
+
+        watch = Watch(found.worker)
+        try:
+            with serving(handler) as server:
+                settings = Settings(reads=5, interval_s=0.3, probe=False)
+                (said,) = Checker(Wire(), [backend_of(server.url)], settings, threading.Event(), watch=watch).once()
+        finally:
+            watch.close()
+    assert any(seen.role == "engine_core" for seen in watch.evidence().looks[0].processes), watch.evidence().looks[0]
+    assert all(seen.state in "ZX" for seen in watch.evidence().looks[-1].processes), watch.evidence().looks[-1]
+    assert (said.verdict.state, said.verdict.exit) == ("idle-unproven", 0), said
+    assert said.notes[-1] == SUCCEEDED
 
 
 def test_a_process_that_lives_while_nobody_listens_is_not_gone() -> None:

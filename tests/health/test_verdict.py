@@ -269,6 +269,17 @@ def test_gone_and_starting_need_the_processes() -> None:
     assert (judge([FAILED], evidence=ProcessEvidence((), gone=True)).exit, judge([FAILED]).exit) == (1, 3)
 
 
+def test_who_answered_before_and_listens_no_more_is_not_starting() -> None:
+    """An API server that waits for its clients, after SIGTERM, has closed its port and lives on."""
+    before = reads({**IDLE, "generation_tokens_total": (1, 2, 3)})
+    since = (before[-1].ts or 0.0) + 5
+    old, new = ProcessSeen(2, "api_server", "S", since - 90, 9.0), ProcessSeen(3, "api_server", "S", since + 1, 1.0)
+    closed = Read("refused", since, 35.0)
+    assert judge([*before, closed], evidence=ProcessEvidence((Look((old,), ts=since),))).state == "unreachable"
+    assert judge([*before, closed], evidence=ProcessEvidence((Look((new,), ts=since + 5),))).state == "starting", "it was started anew"
+    assert judge([closed], evidence=ProcessEvidence((Look((old,), ts=since), Look((old,), ts=since + 10)))).state == "unreachable", "it does nothing"
+
+
 def test_it_began_to_answer() -> None:
     fresh = reads({**IDLE, "generation_tokens_total": (0, 0, 0)})[:1]
     assert judge([FAILED, *fresh]).state == "starting"

@@ -31,7 +31,9 @@ pytestmark = pytest.mark.live
 
 KINDS = ("denied", "vanished", "timeout", "garbage")
 # all rules are written down, so that a new one is thought about here
-RULES = {"cpu-spin", "event-loop-blocked", "ghost-key-retry-loop", "process-ended", "process-stopped", "service-silent"}
+RULES = {
+    "cpu-spin", "event-loop-blocked", "ghost-key-retry-loop", "process-ended", "process-stopped", "redis-dependency-stall", "service-silent",
+}  # fmt: skip
 # these rest on cached values alone: what they say of the lab's ghost is tested elsewhere
 CACHE_RULES = {
     "corrupt-cache-values", "error-cached-as-answer", "foreign-object-in-cache", "ghost-keys-present", "half-entry", "null-marker-in-cache",
@@ -39,12 +41,18 @@ CACHE_RULES = {
 }  # fmt: skip
 # these rest on dumps, logs and experiments that have to be handed in: a snapshot leaves them open, whatever is broken
 HANDED_IN_RULES = {
-    "crash-loop", "false-positive-probe", "first-divergence", "kv-hit-corrupt", "layout-change", "nan-origin", "prefix-block-mismatch",
+    "crash-loop", "false-positive-probe", "first-divergence", "kv-hit-corrupt", "layout-change", "manager-single-point", "nan-origin", "prefix-block-mismatch",
     "probe-too-tight", "restart-cascade", "stale-block-reuse",
 }  # fmt: skip
-# these rest on what the engine's logs tell: open just when one of these tables was not read, else not matched
+# open just when one of these tables was not read, else not matched: most rest on what the engine's logs tell
 EVENT_RULES: Mapping[str, frozenset[str]] = {
     "probe-misses-hang": frozenset({"log_events", "http_events"}),
+    **dict.fromkeys(
+        ("slow-detect", "slow-traffic-switch", "thundering-readmission", "expired-queue", "recovered-not-warm", "slow-weights", "slow-compile"), frozenset({"log_events"})
+    ),
+    **dict.fromkeys(("gil-held-in-native-call", "regex-backtracking", "dead-loop-live-process"), frozenset({"stack_frames"})),
+    "lock-cycle": frozenset({"threads", "threads.syscall"}),
+    **dict.fromkeys(("memory-not-reclaimed", "fragmented-after-restart", "standby-contends"), frozenset({"log_events"})),
 }  # fmt: skip
 GHOST = "ghost-key-retry-loop"
 

@@ -120,7 +120,7 @@ def test_first_requests_failures_and_queue() -> None:
     after = [post("10:01:20", 200, 8.0), post("10:01:30", 200, 4.0), post("10:01:40", 500, 99.0), post("10:05:00", 200, 1.0)]
     found = one(lines=lines(BEFORE + V144 + vllm(stats("10:01:25", wait=31))), lives=[DIED], requests=[*before, *down, *after])
     assert found.first is not None
-    assert (found.first.p50_s, found.first.p99_s, found.first.n) == (4.0, 8.0, 2)
+    assert (found.first.p50_s, found.first.p99_s, found.first.n) == (4.0, 7.0, 2)  # the second that one of them waited before ready is the outage's
     assert found.before is not None
     assert (found.before.p50_s, found.before.n) == (1.4, 9)
     assert found.failed_pct == 75.0
@@ -228,3 +228,37 @@ def test_a_recovery_of_a_day() -> None:
     next_day = at("09:59:50") + datetime.timedelta(days=1)
     found = one(lives=[Life("journal.log:1", "vllm", died_at=at("09:59:10"), restarted_at=next_day, how="self")], events=[Event(next_day, "start", "journald", "journal.log:9", "vllm")])
     assert span(found, "detect") == 86440.0
+
+
+def passed_on(clock: str, seconds: float, queue_s: float, data_s: float = 0.0, ended: str = "CD--") -> Request:
+    """A request that stood in HAProxy's queue and was answered with 200."""
+    return Request(at(clock), "POST", "/v1/chat/completions", 200, f"haproxy.log:{clock}", seconds, seconds - queue_s - data_s, 3, True, queue_s, ended)
+
+
+def test_an_answer_to_a_client_that_had_left_is_none() -> None:
+    gone, reading, served = passed_on("10:01:15", 62.0, 60.0), passed_on("10:01:16", 62.0, 55.0, data_s=5.0), passed_on("10:01:20", 3.0, 1.0, ended="----")
+    found = one(lines=lines(BEFORE + V144), lives=[DIED], requests=[gone, reading, served])
+    assert found.first is not None
+    assert (found.first.n, span(found, "traffic_switched")) == (2, 3.0)
+    earlier = passed_on("10:00:30", 62.0, 60.0)
+    assert one(lines=lines(BEFORE + V144), lives=[DIED], requests=[earlier, gone]).failed_pct == 100.0
+
+
+def test_what_was_waited_before_ready_says_nothing_of_the_time_after() -> None:
+    found = one(lines=lines(BEFORE + V144), lives=[DIED], requests=[passed_on("10:01:15", 62.0, 60.0, ended="----"), passed_on("10:01:20", 3.0, 0.5, ended="----")])
+    assert found.first is not None
+    assert (found.first.p50_s, found.first.p99_s) == (2.0, 3.0)
+
+
+def test_the_engine_answers_the_proxy_and_not_the_user() -> None:
+    own = Request(at("10:01:14"), "POST", "/v1/chat/completions", 200, "server.log:9")
+    found = one(lines=lines(BEFORE + V144), lives=[DIED], requests=[own, passed_on("10:01:14", 60.0, 59.0), passed_on("10:01:33", 3.0, 0.5, ended="----")])
+    assert span(found, "traffic_switched") == 20.0
+
+
+def test_a_first_line_of_whole_seconds_does_not_come_before_the_command() -> None:
+    """Started 29 ms after the second, and the log says the second."""
+    ask = Event(at("09:59:50") + datetime.timedelta(milliseconds=29), "restart", "map", "manager.log:7", "vllm", "manager")
+    found = one(lines=lines(BEFORE + V144), lives=[DIED], events=[ask])
+    assert (found.fault.command_at, found.fault.command_by) == (ask.ts, "manager")
+    assert span(found, "detect") == pytest.approx(40.029)

@@ -33,18 +33,37 @@ def repro(handler: Handler, prompts: Path, *args: str, **env: str) -> Said:
         return run("repro-prefix", server.url, str(prompts), *QUICK, *args, cwd=prompts.parent, **env)
 
 
+def naming(engine: Engine) -> Handler:
+    """It names its answers after what it was sent, as vLLM does."""
+
+    def handler(path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
+        found = engine(path, body, headers)
+        return Response(found.status, json.dumps({"id": f"cmpl-{headers['x-request-id']}", **json.loads(found.body)}).encode()) if "completions" in path else found
+
+    return handler
+
+
 def test_reproduced(prompts: Path) -> None:
     output = prompts.with_name("repro.json")
-    said = repro(Engine(bug=True), prompts, "-o", str(output), COLUMNS="80")
+    said = repro(naming(Engine(bug=True)), prompts, "-o", str(output), COLUMNS="80")
     assert said.code == 1, said
     lines = said.out.splitlines()
     assert lines[0].startswith("REPRODUCED: prompt ") and "right with the cache bypassed" in lines[0]
     row = next(line for line in lines if line.startswith("pressure") and "%" not in line)
     assert "E" in row and set(row.split()[1]) <= set(".~DECPG!")
-    assert any(line.strip().startswith("good: ") for line in lines) and any(line.strip() == "bad:  ''" for line in lines)
+    assert any(line.strip().startswith("good: ") for line in lines) and any(line.strip() == "bad:  (empty)" for line in lines)
+    for note in ("failures: wrong, wrong again when repeated, and right with the cache bypassed", "sticky: how many repetitions of the first failure"):
+        assert any(line.startswith(note) for line in lines), lines
+    assert "~ different, but noise" in said.out
     document = json.loads(output.read_text())
     jsonschema.validate(document, SCHEMA)
     assert document["verdict"] == "reproduced"
+    sent = [item["sent"] for item in document["trials"]]
+    run_name = sent[0].rpartition("-")[0]
+    assert sent == [f"{run_name}-{number}" for number in range(1, len(sent) + 1)], "one a question, in order"
+    assert [item["request"] for item in document["trials"]] == [f"cmpl-{name}" for name in sent], "as the engine calls it"
+    first = next(item for item in document["trials"] if item["reproduced"])
+    assert [line.strip() for line in lines if "grep" in line] == [f"in the engine's log: grep -nwF -e {first['sent']} ENGINE_LOG"]
     assert document["statuses"] == {"200": len(document["trials"])}
     assert [item["kind"] for item in document["prompts"]] == ["completions", "chat"]
 
@@ -217,7 +236,12 @@ def test_the_document_is_evidence(prompts: Path) -> None:
     failed = [row for row in trials if row["reproduced"]]
     assert failed and all(row["hit"] and row["cached_tokens"] > 0 and not row["bypass"] for row in failed)
     status = {item.table_name: item.status for item in evidence.collected if item.collector == collector.NAME}
-    assert status == {"prefix_runs": "ok", "prefix_trials": "ok"}
+    assert status == {"prefix_runs": "ok", "prefix_trials": "ok", "prefix_prompts": "ok"}
+    assert [(row["request"], row["sent"], row["excerpt"]) for row in trials] == [(item["request"], item["sent"], item["excerpt"]) for item in document["trials"]]
+    assert found["because"] == "; ".join(document["because"])
+    asked, _ = evidence.rows("SELECT prompt, line, stable, good FROM prefix_prompts ORDER BY prompt", "test", 10)
+    assert asked == [{"prompt": item["index"], "line": item["line"], "stable": True, "good": item["good"]} for item in document["prompts"]]
+    assert all(row["good"].startswith("The answer is ") for row in asked)
 
 
 @pytest.mark.parametrize("text", ['{"schema": "llmdiag.repro/1"}', '{"schema": "llmdiag.repro/1", "trials": [3]}', '{"schema": "llmdiag.repro/1", "trials": ['])

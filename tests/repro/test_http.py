@@ -4,6 +4,9 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from diag.repro.sending import EndpointDead, Sender, Stopped
 from tests.repro.endpoint import Engine, Handler, Response, answer, said, serving
 
 ASK = Prompt(1, "one two three four five")
+CHAT = Prompt(2, messages=({"role": "user", "content": "one two three"},))
 HTML = b"<!DOCTYPE html><html><head><title>Console</title></head><body><h1>Welcome</h1></body></html>"
 
 
@@ -64,6 +68,97 @@ def test_what_no_further_request_would_change_is_an_error(response: Response, er
         asked(always(response))
     assert says in raised.value.message
     assert raised.value.hint
+
+
+MODELS = answer(data=[{"id": name} for name in ("qwen3", "qwen3-lora", "a", "b", "c", "d")])
+
+
+@pytest.mark.parametrize(("response", "says"), [
+    (answer(404, error={"message": "The model `m` does not exist.", "type": "NotFoundError"}), "The model `m` does not exist."),
+    (answer(404, object="error", message="The model `m` does not exist."), "The model `m` does not exist."),
+    (answer(400, error={"message": "model m not found, available: none"}), "model m not found"),
+    (answer(422, detail="Unknown model: m"), "Unknown model: m"),
+])  # fmt: skip
+def test_a_model_that_is_not_there_is_told_with_those_that_are(response: Response, says: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        asked(lambda path, body, headers: MODELS if path == "/v1/models" else response)
+    assert f"does not have the model m: {says}" in raised.value.message
+    assert raised.value.hint == "name another one with --model; it serves qwen3, qwen3-lora, a, b, c and 1 more"
+
+
+def test_a_refusal_of_another_kind_is_not_taken_for_a_missing_model() -> None:
+    found = asked(always(answer(400, error={"message": "This model's maximum context length is 2048 tokens"})))
+    assert isinstance(found, Trouble) and found.label == "400"
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_path_that_is_not_there_says_which_prompts_want_another(status: int) -> None:
+    page = Response(status, b"<html><head><title>Error</title></head><body><h1>Unsupported method</h1></body></html>")
+    for prompt, says in ((ASK, 'an endpoint for chats only wants lines with "messages"'), (CHAT, 'an endpoint without chats wants lines with "prompt"')):
+        with serving(always(page)) as server, pytest.raises(BadInput, match=f"is not there .status {status}.: Unsupported method\n") as raised:
+            Endpoint(place_of(server.url), Wire(), 5).ask(prompt, {})
+        assert says in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(("token", "says"), [(None, "wants to know who asks"), ("s3cret", "does not accept the token")])
+def test_a_refused_token_is_told_from_a_missing_one(token: str | None, says: str) -> None:
+    with pytest.raises(BadInput, match=says) as raised:
+        asked(always(answer(401, error="Unauthorized")), token=token)
+    assert "s3cret" not in f"{raised.value} {raised.value.hint}" and "LLMDIAG_API_KEY" in str(raised.value.hint)
+
+
+def test_a_plain_web_server_is_no_endpoint(tmp_path: Path) -> None:
+    """The one that comes with Python, as a person would have it on the wrong port."""
+    (tmp_path / "index.html").write_text("<h1>hello</h1>")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        endpoint = Endpoint(place_of(f"http://127.0.0.1:{server.server_port}"), Wire(), 5)
+        with pytest.raises(BadInput, match="this is no OpenAI-compatible endpoint"):
+            endpoint.models()
+        with pytest.raises(BadInput, match=r"/v1/completions is not there \(status 501\)"):
+            endpoint.ask(ASK, {})
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(("body", "headers", "request_id"), [
+    ({"id": "cmpl-49"}, {}, "cmpl-49"),
+    ({"id": "cmpl-49"}, {"X-Request-Id": "gateway-1"}, "cmpl-49"),
+    ({}, {"X-Request-Id": "gateway-1"}, "gateway-1"),
+    ({}, {}, "llmdiag-ab-1"),
+    ({"id": 49}, {}, "llmdiag-ab-1"), ({"id": ""}, {}, "llmdiag-ab-1"), ({"id": "two words"}, {}, "llmdiag-ab-1"), ({"id": "\x1b[31m"}, {}, "llmdiag-ab-1"),
+    ({"id": "x" * 201}, {}, "llmdiag-ab-1"),
+])  # fmt: skip
+def test_a_question_bears_an_id_and_keeps_that_of_the_engine(body: dict[str, Any], headers: dict[str, str], request_id: str) -> None:
+    good = answer(choices=[{"text": "ok"}], **body)
+    with serving(always(Response(good.status, good.body, headers))) as server:
+        sender = Sender(Endpoint(place_of(server.url), Wire(), 5), {}, 1e6, Clock(), run="ab")
+        found = sender.ask(ASK)
+        sender.ask(CHAT)
+    assert (found.request, found.sent) == (request_id, "llmdiag-ab-1")
+    assert [sent["x-request-id"] for _, _, sent in server.asked] == ["llmdiag-ab-1", "llmdiag-ab-2"]
+
+
+def test_a_question_without_an_answer_keeps_the_id_it_was_sent_with() -> None:
+    with serving(scripted(answer(500, error="boom"), Response(raw=b""), said("ok", {}), Response(200, HTML))) as server:
+        sender = Sender(Endpoint(place_of(server.url), Wire(), 5), {}, 1e6, Clock(), run="ab")
+        found = [sender.ask(ASK) for _ in range(4)]
+    assert [(item.request, item.sent) for item in found] == [(f"llmdiag-ab-{n}", f"llmdiag-ab-{n}") for n in range(1, 5)]
+
+
+def test_each_run_has_a_name_of_its_own() -> None:
+    endpoint = Endpoint(Place(False, "127.0.0.1", 1), Wire(), 5)
+    names = {Sender(endpoint, {}, 1, Clock()).run for _ in range(8)}
+    assert len(names) == 8 and all(len(name) == 8 for name in names)
 
 
 def test_nobody_listens_and_no_such_host() -> None:

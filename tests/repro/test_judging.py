@@ -233,9 +233,10 @@ def test_no_failure_is_said_only_after_hits_in_a_full_cache() -> None:
 def test_a_timeline_shows_the_worst_of_what_one_character_stands_for() -> None:
     asked = [trial(number) for number in range(1, 100)]
     asked[10] = trial(11, answer_class="empty", suspicious=True)
-    asked[50] = trial(51, answer_class="different", suspicious=True)
-    asked[51] = trial(52, answer_class="different", reproduced=True)
-    assert verdict.timeline(asked, 200) == ("." * 10 + "E" + "." * 39 + "~D" + "." * 47, 1)
+    asked[50] = trial(51, answer_class="different", suspicious=True, reproduced=False)
+    asked[51] = trial(52, answer_class="different", suspicious=True, reproduced=True)
+    asked[52] = trial(53, answer_class="different", suspicious=True)  # once it is known to fail it is not put to the test again
+    assert verdict.timeline(asked, 200) == ("." * 10 + "E" + "." * 39 + "~DD" + "." * 46, 1)
     row, step = verdict.timeline(asked, 20)
     assert step == 5 and len(row) == 20
     assert (row.count("E"), row.count("D"), row.count("~")) == (1, 1, 0)

@@ -35,7 +35,7 @@ def lab(lookup: str, folder: Path) -> Iterator[str]:
 
 def test_a_binary_search_is_reproduced(tmp_path: Path) -> None:
     with lab("binary", tmp_path) as url:
-        said = run("repro-prefix", url, str(LAB / "prompts.jsonl"), *QUICK, "-f", "json", cwd=tmp_path)
+        said = run("repro-prefix", url, str(LAB / "prompts.jsonl"), *QUICK, "-f", "json", "-o", "repro.json", cwd=tmp_path)
     assert said.code == 1, said
     found = said.json
     baseline, control, pressure = found["arms"]
@@ -43,6 +43,11 @@ def test_a_binary_search_is_reproduced(tmp_path: Path) -> None:
     assert pressure["failures"] > 0 and pressure["sticky_at_once"] > 0.5
     assert found["bypass"]["by"] == "cache_salt" and found["bypass"]["proven"]
     first = next(item for item in found["trials"] if item["reproduced"])
+    report = run("report", "repro.json", "lookups.log", cwd=tmp_path)
+    assert "CONFIRMED prefix-block-mismatch: block" in report.out.splitlines()[0] and "of request cmpl-" in report.out.splitlines()[0], report
+    assert f"In the engine's log it is request {first['request']}:" in report.out and f"-e {first['request']} " in report.out
+    assert "the experiment has it: request cmpl-" in " ".join(report.out.split())
+    assert f"schedule prefill, requestId={first['request']}\n" in (tmp_path / "lookups.log").read_text(encoding="utf-8")
     assert first["hit"] is True and first["answer_class"] in ("empty", "cut-short", "garbled", "echo", "different")
 
 

@@ -1,7 +1,11 @@
 """Who pulled the trigger: each trace of the table in diag/restarts/initiators.py, and what only looks like it."""
 
+from pathlib import Path
+
 import pytest
 
+from diag import evidence
+from diag.sources import Dates
 from tests.restarts.told import Row, asked, at, event, life, line, lines_of, only, rule, stats, told
 
 SUDO = "dana : TTY=pts/0 ; PWD=/ ; USER=root ; COMMAND=/usr/bin/systemctl restart vllm"
@@ -177,3 +181,50 @@ def test_the_word_of_a_watchdog_whose_rule_is_given_makes_it_one() -> None:
     rows = [event(0, "killing", "ops"), event(3, "exit", "ops", code=0), event(5, "start", "ops")]
     assert only(told(host_events=rows))["who"] is None
     assert only(told(host_events=rows, watchdog_rules=[rule("ops", 60, 5, 3, "GET /health")]))["who"] == "watchdog"
+
+
+@pytest.mark.parametrize(
+    ("kind", "initiator", "detail", "who"),
+    [
+        ("killing", "deploy", "supervisor: deploy sends TERM to engine", "rollout"),
+        ("restart", "release-bot", "restarting engine", "rollout"),
+        ("restart", "runner", "rolling update of engine", "rollout"),
+        ("killing", "runner", "TERM to engine", None),
+        ("killing", "runner", "engine failed its health check", "watchdog"),
+        ("killing", "liveness-script", "TERM to engine", "watchdog"),
+        ("restart", "chat", "restarting engine", "watchdog"),
+    ],
+)
+def test_who_is_behind_a_log_of_one_s_own(kind: str, initiator: str, detail: str, who: str | None) -> None:
+    """A signal by somebody without probes or a rule is a watchdog's only where he says so."""
+    found = only(told(host_events=[event(0, kind, initiator, unit="engine", origin="map", detail=detail), event(5, "start", "x", unit="engine", origin="map")]))
+    assert (found["how"], found["initiator"], found["who"]) == ("external", initiator, who)
+
+
+def test_somebody_with_failed_probes_is_a_watchdog_whatever_its_name() -> None:
+    rows = [event(-5, "probe_failed", "deploy", unit="engine", origin="map"), event(0, "killing", "deploy", unit="engine", origin="map"), event(5, "start", "x", unit="engine", origin="map")]
+    assert only(told(host_events=rows))["who"] == "watchdog"
+
+
+def test_whose_log_tells_of_an_exit_did_not_ask_for_it() -> None:
+    rows = [event(0, "exit", "supervisor", unit="engine", origin="map"), event(3, "restart", "supervisor", unit="engine", origin="map"), event(3, "start", "supervisor", unit="engine", origin="map")]
+    found = only(told(host_events=rows))
+    assert (found["how"], found["initiator"], found["who"], found["killed_at"]) == ("auto", "supervisor", "supervisor", None)
+    crash = [{**row, "code": 1} if row["kind"] == "exit" else row for row in rows]
+    assert only(told(host_events=crash))["how"] == "self"
+    assert only(told(host_events=[*rows[:1], event(4, "start", "other", unit="engine", origin="map")]))["how"] == "unknown"
+
+
+def test_who_says_restarting_before_the_exit_asked_for_it() -> None:
+    rows = [event(0, "restart", "keeper", unit="engine", origin="map"), event(2, "exit", "keeper", unit="engine", origin="map"), event(3, "start", "keeper", unit="engine", origin="map")]
+    found = only(told(host_events=rows))
+    assert (found["how"], found["initiator"], found["who"]) == ("external", "keeper", "watchdog")
+
+
+def test_a_real_drill_in_which_a_deploy_sent_the_signal() -> None:
+    """The supervisor wrote down exits and who sent TERM; it ended nothing itself, and no probe did."""
+    drill = Path(__file__).parent.parent / "recovery" / "drill"
+    found = evidence.open_paths([drill / name for name in ("server.log", "supervisor.log", "events-map.toml")], dates=Dates(2026, "UTC"))
+    rows, _ = found.rows("SELECT how, initiator, who FROM restarts ORDER BY restart", "test", 10)
+    assert rows[:2] == [{"how": "self", "initiator": "supervisor", "who": "supervisor"}, {"how": "external", "initiator": "deploy", "who": "rollout"}]
+    assert "supervisor" not in {row["initiator"] for row in rows[2:]}

@@ -138,3 +138,30 @@ def test_replaying_never_invents_errors(moments: list[float], strikes: int, down
 def test_words_leave_out_what_is_not_known() -> None:
     assert replay.words(WatchRule("w", "GET /health", "s"), False) == "an unknown number of failures in a row (GET /health)"
     assert replay.words(WatchRule("w", "500s", "s", 600, None, 10), True) == "10 errors (500s) within 600 s"
+
+
+def between_quiet(strikes: int | None, what: str = "500s in the access log", left: int = 12, others: int = 0) -> dict[str, object]:
+    """A restart that left errors, a second one that left none, and the counter whose rule looks back over both."""
+    rows = [*asked(0, "dana"), *asked(280, "dana"), *asked(550, "counter")]
+    errors = [request(1, 500)] * left + [request(530, 500)] * others
+    lines = [*life(), *lines_of(0), *lines_of(280), *lines_of(550)]
+    by = {**COUNTER, "strikes": strikes, "what": what}
+    return told(host_events=rows, log_events=lines, http_events=errors, watchdog_rules=[by])["restart_links"][-1]
+
+
+def test_a_restart_that_left_nothing_does_not_hide_the_one_before_it() -> None:
+    found = between_quiet(10)
+    assert (found["causal"], found["errors_before"], found["errors_without"]) == (True, 12, 0)
+    assert str(found["says"]).startswith("0 of 12 fall between its signal and ready, 12 more are of restarts before it")
+    assert found["source"] == "access.log:1"
+
+
+@pytest.mark.parametrize(("others", "causal"), [(9, True), (10, False)])
+def test_errors_of_nobody_s_restart_decide_there_too(others: int, causal: bool) -> None:
+    assert between_quiet(10, others=others)["causal"] is causal
+
+
+def test_a_rule_of_unknown_strikes_stays_open_there_too() -> None:
+    found = between_quiet(None, others=3)
+    assert (found["causal"], found["missing"]) == (None, "watchdog_rules")
+    assert between_quiet(None)["causal"] is True

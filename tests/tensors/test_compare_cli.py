@@ -81,7 +81,7 @@ def test_lookups_are_judged_with_the_dumps(tmp_path: Path) -> None:
     assert {(row["method"], row["position"], row["hit"]) for row in found["lookups"]} >= {("binary", 0, True), ("linear", 0, False)}
     (first, *_) = found["diagnosis"]["findings"]
     assert (first["rule"], first["verdict"]) == ("prefix-block-mismatch", "confirmed")
-    command = first["actions"][0]["run"]
+    command = next(action["run"] for action in first["actions"] if action["run"])
     assert command.startswith(f"llmdiag query {shlex.quote(str(path['bad']))} lookups.log ")
     rows = json.loads(cli.run(*shlex.split(command)[1:], "-f", "json", cwd=tmp_path).out)["rows"]
     assert rows and all(row["disagrees"] for row in rows), "the printed command shows nothing"
@@ -186,6 +186,8 @@ def test_what_has_no_partner_and_what_cannot_be_read_is_told(tmp_path: Path) -> 
         (("good", "other"), "no tensor in common"),
         (("good", "bad", "-o", "x.txt"), "what kind of file"),
         (("good", "bad", "--tolerance", "float32=much"), "no relative L2"),
+        (("good", "bad", "--tolerance", "2"), "above 1 everything is close; it is relative L2"),
+        (("good", "bad", "--tolerance", "nan"), "no relative L2"),
         (("good", "bad", "--tolerance", "foo=0.1"), "no such element type: foo"),
         (("good", "bad", "--lookups", "map.toml"), "--lookups map.toml: no lookup of a prefix cache"),
         (("good", "bad", "--dtype", "float99"), "no element type"),
@@ -205,6 +207,31 @@ def test_errors_say_what_and_where(tmp_path: Path, args: tuple[str, ...], said: 
     assert found.code == 2
     assert said in found.err
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_reader_that_has_seen_enough_does_not_change_the_verdict(tmp_path: Path) -> None:
+    path = dumps(tmp_path, **incident())
+    for args in (("compare-dumps", path["good"], path["bad"]), ("compare-dumps", path["good"], path["bad"], "-f", "json")):
+        process = cli.start(*args, cwd=tmp_path)
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        process.stderr.close()
+        assert (process.wait(cli.DEADLINE_S), said) == (1, "")
+
+
+def test_of_two_lines_of_a_map_the_first_that_fits_wins_and_an_exact_name_before_both(tmp_path: Path) -> None:
+    for side, names in (("good", ("a.x.w", "a.y.w")), ("bad", ("c.x", "exact"))):
+        (tmp_path / side).mkdir()
+        for number, name in enumerate(names):
+            np.save(tmp_path / side / f"{name}.npy", np.full(5, number, np.float32))
+        settled(tmp_path / side)
+    (tmp_path / "map.toml").write_text('"a.*.w" = "c.*"\n"a.*" = "d.*"\n"a.y.w" = "exact"\n')
+    found = document(cli.run("compare-dumps", "good", "bad", "--map", "map.toml", "-f", "json", cwd=tmp_path))
+    assert (found["verdict"], found["counts"]["pairs"], found["unpaired"]) == ("same", 2, [])
+    (tmp_path / "map.toml").write_text('"a.*.*" = "c.*"\n')
+    refused = cli.run("compare-dumps", "good", "bad", "--map", "map.toml", cwd=tmp_path)
+    assert refused.code == 2 and "one * on each side, or none" in refused.err
 
 
 def test_a_single_dump_is_evidence_too(tmp_path: Path) -> None:

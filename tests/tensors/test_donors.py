@@ -1,5 +1,7 @@
 """Whose content a block holds, where rounding or missing donors make it hard."""
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -115,10 +117,48 @@ def test_of_equal_donors_the_one_that_ran_before_is_named(tmp_path: Path) -> Non
     found = compare(
         opened(good.write(tmp_path / "good")), opened(bad.write(tmp_path / "request-10")), others=donors, options=Options(How(BLOCK))
     )
-    assert {(i.alias.request, i.alias.others) for i in found.results if i.alias is not None} == {("request-7", 2)}
-    assert all((item.detail or "").endswith("2 other donors hold it as well") for item in found.results if item.is_wrong)
+    assert {(i.alias.request, *(other.request for other in i.alias.others)) for i in found.results if i.alias is not None} == {("request-7", "request-12", "request-15")}
+    assert all((item.detail or "").endswith("block 0 of request-7, or of block 0 of request-12, or of block 0 of request-15") for item in found.results if item.is_wrong)
     facts = [text for label, text in tensor_text._facts(found) if label == "Whose"]
-    assert facts == ["block 1 is block 0 of request-7 (2 other donors hold it), in 8 of 8 cache tensors"]
+    assert facts == ["block 1 is block 0 of request-7 (or of block 0 of request-12, or of block 0 of request-15), in 8 of 8 cache tensors"]
+
+
+def test_where_names_tell_nothing_the_times_of_the_files_do_and_all_that_fit_are_named(tmp_path: Path) -> None:
+    from diag.tensors.compare import Options, compare
+    from diag.tensors.cutting import How
+    from tests.tensors.world import opened
+
+    good, bad = pair()
+    owner = request(2)
+    for key in bad.pools:
+        bad.block(key, 1)[:] = owner[key][:BLOCK]
+    now = time.time()
+    dumps = {}
+    for name, age in (("late", 60), ("middle", 300), ("early", 400), ("bad", 200)):
+        one = bad if name == "bad" else run(owner, (0, 1, 2, 3))
+        folder = one.write(tmp_path / name)
+        for path in folder.rglob("*"):
+            os.utime(path, (now - age, now - age))
+        dumps[name] = opened(folder)
+    found = compare(
+        opened(good.write(tmp_path / "good")), dumps["bad"], others=[dumps[name] for name in ("late", "middle", "early")], options=Options(How(BLOCK))
+    )
+    aliases = {item.alias for item in found.results if item.alias is not None}
+    assert {(one.request, tuple(other.dump for other in one.others)) for one in aliases} == {("early", ("late", "middle"))}
+
+
+def test_a_dump_without_layer_0_says_that_the_tokens_cannot_be_told(tmp_path: Path) -> None:
+    good, bad = pair()
+    for one in (good, bad):
+        one.pools = {key: pool for key, pool in one.pools.items() if key[1] != 0}
+    strange = np.random.default_rng(8)
+    for key in bad.pools:
+        bad.block(key, 1)[:] = strange.standard_normal(bad.block(key, 1).shape)
+    assert any("no V of layer 0" in note for note in compared(tmp_path / "without", good, bad).notes)
+    whole, other = pair()
+    for key in other.pools:
+        other.block(key, 1)[:] = strange.standard_normal(other.block(key, 1).shape)
+    assert not any("no V of layer 0" in note for note in compared(tmp_path / "with", whole, other).notes)
 
 
 def test_the_owner_of_every_wrong_block_is_told_by_most_of_its_tensors(tmp_path: Path) -> None:

@@ -54,6 +54,68 @@ def test_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, dtype
         assert found.whole.difference.equal_bits == (a.tobytes() == b.tobytes())
 
 
+SIGNS = {
+    "all below zero": lambda x, chance: -np.abs(x) - np.float32(0.001),
+    "all above zero": lambda x, chance: np.abs(x) + np.float32(0.001),
+    "half of it zero": lambda x, chance: np.where(chance < 0.5, 0, x),
+    "zeros of both signs": lambda x, chance: np.where(chance < 0.2, 0, np.where(chance < 0.4, np.float32(-0.0), x)),
+    "few zeros": lambda x, chance: np.where(chance < 0.001, np.float32(-0.0), x),
+    "few below the normal ones": lambda x, chance: np.where(chance < 0.001, x * np.float32(1e-6), x),
+    "most below the normal ones": lambda x, chance: np.where(chance < 0.9, x * np.float32(1e-6), x),
+}
+
+
+def as_type(x: np.ndarray, dtype: str) -> np.ndarray:
+    return (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else x.astype(dtype)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("kind", SIGNS)
+def test_signs_and_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, dtype: str, kind: str) -> None:
+    go(way, monkeypatch)
+    noise, size = np.random.default_rng(3), 20_001
+    x, more = noise.normal(size=(2, size)).astype(np.float32)
+    sides = [as_type(SIGNS[kind](part, noise.random(size)), dtype) for part in (x, x + np.float32(0.01) * more)]
+    found = measure_pair(*(stored(tmp_path, name, cells, dtype) for name, cells in zip("ab", sides, strict=True)), segment_elements=3000)
+    a, b = (values(cells, dtype) for cells in sides)
+    check(found.whole, slowly(a, b, kind_of(dtype).tiny), PRECISION[way])
+    for part in found.segments:
+        begin = part.index * 3000
+        check(part, slowly(a[begin : begin + 3000], b[begin : begin + 3000], kind_of(dtype).tiny, begin), PRECISION[way])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("good", "bad"), [("float32", "bfloat16"), ("bfloat16", "float16"), ("float16", "float32")])
+def test_two_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, good: str, bad: str) -> None:
+    go(way, monkeypatch)
+    x = np.random.default_rng(4).normal(size=20_001).astype(np.float32)
+    x[::100], x[50::100] = 0, 0.5
+    a, b = as_type(x, good), as_type(np.where(x == 0, np.float32(-0.0), x), bad)
+    found = measure_pair(stored(tmp_path, "a", a, good), stored(tmp_path, "b", b, bad), row_elements=500).whole
+    check(found, slowly(values(a, good), values(b, bad), kind_of(good).tiny), PRECISION[way])
+    assert not found.difference.equal_bits and 0 < found.difference.mismatch < len(x) - 400
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_pair_that_is_alike_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, dtype: str) -> None:
+    go(way, monkeypatch)
+    a = cells_of(dtype, 48_000, 5)
+    b = a.copy()
+    b[17_000:19_000] = cells_of(dtype, 2000, 6)
+    a[40_000] = 0
+    b[40_000] = as_type(np.float32([-0.0]), dtype)[0]
+    found = measure_pair(stored(tmp_path, "a", a, dtype), stored(tmp_path, "b", b, dtype), segment_elements=8000, row_elements=1000)
+    x, y = values(a, dtype), values(b, dtype)
+    check(found.whole, slowly(x, y, kind_of(dtype).tiny), PRECISION[way])
+    assert [part.difference.equal_bits for part in found.segments] == [True, True, False, True, True, False]
+    assert [part.difference.equal_values for part in found.segments] == [True, True, False, True, True, True]
+    assert [part.good == part.bad for part in found.segments] == [True, True, False, True, True, True]
+    assert list(np.flatnonzero(found.rows)) == [17, 18]
+    check(found.segments[2], slowly(x[16_000:24_000], y[16_000:24_000], kind_of(dtype).tiny, 16_000), PRECISION[way])
+
+
 @pytest.mark.parametrize("dtype", OTHERS)
 @pytest.mark.parametrize("size", [1, 4097, 20_001])
 def test_other_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, size: int) -> None:

@@ -12,9 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from diag.tensors.compare import compare
 from diag.tensors.measure import Difference, Measured, measure_one, measure_pair, ways
 from diag.tensors.measure.widening import kind_of
+from diag.tensors.opening import open_dump
 from tests.tensors.measured import PRECISION, WAYS, check, go, slowly, stored, values
+from tests.tensors.world import settled
 
 SPECIAL = {
     "float32": [0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800001, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x1E000000],
@@ -256,6 +259,20 @@ def test_the_compiled_loops_are_announced_where_they_are_needed(monkeypatch: pyt
     ways.warm_up(ways.FUSED_FROM, said.append)
     ways.warm_up(ways.FUSED_FROM, said.append)
     assert len(said) == 1
+
+
+def test_a_comparison_says_that_it_loads_the_compiled_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "layers.0.hidden.npy", np.arange(4096, dtype=np.float32))
+        settled(tmp_path / name)
+    said: list[str] = []
+    for smallest, times in ((4097, 0), (4096, 1)):
+        monkeypatch.setattr(ways, "FUSED_FROM", smallest)
+        ways._fused.cache_clear()
+        found = compare(*(open_dump(tmp_path / name) for name in ("good", "bad")), progress=lambda what, share: said.append(what))
+        assert (found.verdict, sum("compiled loops" in what for what in said)) == ("same", times), said
 
 
 LOOPS = """

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from diag.tensors.dump import Tensor, Unread
 from diag.tensors.files import tensors_in
-from diag.tensors.naming import bare, layer_of, natural, operation_of, rank_of, role_of, step_of
+from diag.tensors.naming import bare, layer_of, natural_text, operation_of, rank_of, role_of, step_of
+from diag.tensors.shelf import Shelf
 
 NAME = "files"
 ORDER = 900
@@ -25,18 +26,19 @@ def recognise(root: Path, files: Sequence[Path]) -> bool:
 
 def read(root: Path, files: Sequence[Path]) -> Iterator[Tensor | Unread]:
     """Names are relative paths without suffix, plus the key where a file holds several tensors."""
-    found: list[tuple[str, Tensor]] = []
+    names: list[str] = []
+    found = Shelf[Tensor](Tensor)
     for path in files:
-        held: list[Tensor] = []
+        first = len(found)
         for item in tensors_in(path):
             if isinstance(item, Tensor):
-                held.append(item)
+                found.append(item)
             else:
                 yield item
-        found.extend((_full_name(root, path, tensor, single=len(held) == 1), tensor) for tensor in held)
-    found.sort(key=lambda pair: natural(pair[0]))
-    for order, (full, tensor) in enumerate(found):
-        yield placed(tensor, full, order)
+        single = len(found) - first == 1
+        names.extend(_full_name(root, path, found[number], single=single) for number in range(first, len(found)))
+    for order, number in enumerate(sorted(range(len(names)), key=lambda number: natural_text(names[number]))):
+        yield placed(found[number], names[number], order)
 
 
 def placed(tensor: Tensor, full: str, order: int) -> Tensor:

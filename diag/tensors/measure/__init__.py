@@ -31,10 +31,10 @@ from diag.tensors.measure.figures import Difference, Figures, Measured, Segment
 from diag.tensors.measure.rows import MAX_ROWS
 from diag.tensors.measure.streaming import MAX_SEGMENTS, Plan
 from diag.tensors.measure.telling import Segments, figures, segment
-from diag.tensors.measure.ways import warm_up, way
+from diag.tensors.measure.ways import COMPILED, warm_up, way
 from diag.tensors.measure.widening import Kind, kind_of
 
-__all__ = ["Difference", "Figures", "MAX_ROWS", "MAX_SEGMENTS", "Measured", "Segment", "content", "digests", "measure_one", "measure_pair", "warm_up"]
+__all__ = ["COMPILED", "Difference", "Figures", "MAX_ROWS", "MAX_SEGMENTS", "Measured", "Segment", "content", "digests", "measure_one", "measure_pair", "warm_up"]
 
 
 def measure_pair(

@@ -21,7 +21,8 @@ class Rows:
     first: int
     good: Floats
     apart: Floats
-    unlike: Mask
+    unlike: Mask | None
+    """None: nowhere."""
 
 
 class Ledger:
@@ -32,8 +33,12 @@ class Ledger:
 
     def enter(self, rows: Rows) -> None:
         span = slice(rows.first, rows.first + len(rows.good))
-        np.hypot(self._good[span], rows.good, out=self._good[span])
-        np.hypot(self._apart[span], np.where(rows.unlike, np.inf, rows.apart), out=self._apart[span])
+        apart = rows.apart if rows.unlike is None else np.where(rows.unlike, np.inf, rows.apart)
+        for known, more in ((self._good[span], rows.good), (self._apart[span], apart)):
+            first, last = known[0], known[-1]  # no other of them was touched before
+            known[:] = more
+            known[0] = np.hypot(first, more[0])
+            known[-1] = np.hypot(last, more[-1])
 
     def relative(self) -> Floats:
         """|a - b| / |a|; 0 where both are 0, inf where only a is or where NaN or Inf stands against something else."""
@@ -47,8 +52,14 @@ def row_sums(x: Numbers, d: Numbers | None, unlike: Mask | None, start: int, row
     beyond being 0 or not. `sure`: slowly, where squares overflow or vanish."""
     good = _norms(x, start, row, sure)
     apart = np.zeros(len(good)) if d is None else _norms(d, start, row, sure)
-    flags = np.zeros(len(good), np.bool_) if unlike is None else np.logical_or.reduceat(unlike.reshape(-1), _begins(unlike.size, start, row))
+    flags = None if unlike is None else np.logical_or.reduceat(unlike.reshape(-1), _begins(unlike.size, start, row))
     return Rows(start // row, good, apart, flags)
+
+
+def of_squares(x: Numbers, d: Numbers | None, squares: list[Numbers], start: int, row: int) -> Rows:
+    """As `row_sums`, of whole rows whose sums of squares are there already."""
+    good = _roots(x.reshape(-1, row), squares[0])
+    return Rows(start // row, good, np.zeros(len(good)) if d is None else _roots(d.reshape(-1, row), squares[1]), None)
 
 
 def _norms(x: Numbers, start: int, row: int, sure: bool) -> Floats:
@@ -57,13 +68,18 @@ def _norms(x: Numbers, start: int, row: int, sure: bool) -> Floats:
         return np.array([_norm(part) for part in np.split(x.reshape(-1), _begins(x.size, start, row)[1:])])
     if start % row == 0 and x.shape[1] % row == 0:
         rows = x.reshape(-1, row)
-        roots = np.sqrt(dots(rows, rows))
-        vague = roots < _VAGUE if x.dtype == np.float32 else np.zeros(0, np.bool_)
-        if vague.any():
-            wide = rows[vague].astype(np.float64)
-            roots[vague] = np.sqrt(dots(wide, wide))
-        return roots
+        return _roots(rows, dots(rows, rows))
     return np.sqrt(np.add.reduceat(np.square(x, dtype=np.float64).reshape(-1), _begins(x.size, start, row)))
+
+
+def _roots(rows: Numbers, squares: Numbers) -> Floats:
+    """Of the rows' sums of squares; formed again where they are too small to have kept all of them."""
+    roots = np.sqrt(squares, dtype=np.float64)
+    if rows.dtype == np.float32 and np.minimum.reduce(roots) < _VAGUE:
+        vague = roots < _VAGUE
+        wide = rows[vague].astype(np.float64)
+        roots[vague] = np.sqrt(dots(wide, wide))
+    return roots
 
 
 def _norm(x: Floats) -> float:

@@ -8,25 +8,32 @@ squares leave its range, cancellation) goes through cells.py.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from diag.tensors.measure import sums
 from diag.tensors.measure.cells import Both, Cell, Room, different_bits, measured, same_bytes
-from diag.tensors.measure.rows import Rows, row_sums
-from diag.tensors.measure.runs import Floats, Mask, counts, products
+from diag.tensors.measure.rows import Rows, of_squares, row_sums
+from diag.tensors.measure.runs import DOT, Floats, Mask, counts, products
 from diag.tensors.measure.widening import Cells, Kind
 
-CELL = 1024 * 1024
+CELL = 512 * 1024
 """Numbers whose blocks share the arithmetic on their sums."""
 BLOCK = 256 * 1024
 """Numbers; fewer, and the calls of numpy weigh more than the memory they touch."""
 
+_ROW = 256
+"""Shorter rows have their sums formed apart: a call a row weighs more than the second look."""
+_FEW = 64
+"""One number of so many."""
 _LARGE, _SMALL = 1e15, 1e-13
 """Outside, float32 squares overflow, or enough of them vanish to matter."""
 _LARGEST_HALF = 65504.0
 _CANCELS = 0.1
+_TINY = {"float32": 0x00800000, "bfloat16": 0x0080, "float16": 0x0400}
+"""Bits of the smallest normal number."""
 _FROM_HALF = np.float32(2.0**112)
 _HALF_BITS = np.int32(0x8FFFE000 - (1 << 32))
 _ZERO = np.float32(0)
@@ -35,31 +42,34 @@ Singles = npt.NDArray[np.float32]
 
 # what one look at the numbers tells of a line: a run, or a block of a run longer than that
 (
-    LENGTH, START, LOW, HIGH, ZEROS, LOW_BAD, HIGH_BAD, ZEROS_BAD, TOTAL, SQUARES, TOTAL_APART, ALONG, APART,
-    UNEQUAL, ABS_AT, ABS_GOOD, ABS_BAD, REL_AT, REL_GOOD, REL_BAD, REL, BITS, COLUMNS,
-) = range(23)  # fmt: skip
-"""ALONG: the difference times good. APART: its square. ABS_… and REL_…: where the largest is, and the two values there."""
+    LENGTH, LEAST, MOST, LEAST_SIGNED, MOST_SIGNED, ZEROS, LEAST_BAD, MOST_BAD, LEAST_SIGNED_BAD, MOST_SIGNED_BAD, ZEROS_BAD,
+    TOTAL, SQUARES, TOTAL_APART, ALONG, APART, UNEQUAL, BITS, ABS_AT, ABS_GOOD, ABS_BAD, REL_AT, REL_GOOD, REL_BAD, REL, COLUMNS,
+) = range(26)  # fmt: skip
+"""LEAST to MOST_SIGNED: ends of the bits, read without and with a sign. ALONG: the difference times good. APART: its square.
+ABS_… and REL_…: where the largest is, and the two values there."""
 
 
 def measured_single(good: Cells, bad: Cells, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:
-    """As `cells.measured`."""
+    """As `cells.measured`, but a single run that is longer than a block has a line per block."""
     blocks = list(_blocks(cell))
-    looks, rows = [], []
+    look = np.zeros((COLUMNS, sum(block.runs for block in blocks)))
+    rows: list[list[Rows]] = []
+    first = 0
     with np.errstate(all="ignore"):
         for block in blocks:
             part = slice(block.start - cell.start, block.start - cell.start + block.size)
-            look, row = _look(good[part], bad[part], both, block, room)
-            looks.append(look)
-            rows.append(row)
-        table, wrong = _told(np.concatenate(looks), both)
-    first = 0
-    for number, block in enumerate(blocks):
-        lines = slice(first, first + block.runs)
-        if wrong[lines].any():
-            part = slice(block.start - cell.start, block.start - cell.start + block.size)
-            table[lines], rows[number] = measured(good[part], bad[part], both, block, room)
-        first += block.runs
-    if len(table) > cell.runs:
+            rows.append(_look(good[part], bad[part], both, block, room, look[:, first : first + block.runs]))
+            first += block.runs
+        table, wrong = _told(look, both, cell.start)
+    if wrong.any():
+        first = 0
+        for number, block in enumerate(blocks):
+            lines = slice(first, first + block.runs)
+            if wrong[lines].any():
+                part = slice(block.start - cell.start, block.start - cell.start + block.size)
+                table[lines], rows[number] = measured(good[part], bad[part], both, block, room)
+            first += block.runs
+    if len(table) > cell.runs > 1:
         table = np.concatenate([sums.total(run) for run in np.split(table, cell.runs)])
     return table, [row for found in rows for row in found]
 
@@ -77,55 +87,109 @@ def _blocks(cell: Cell) -> Iterator[Cell]:
             yield replace(cell, start=cell.start + begin + start, runs=1, length=min(step, cell.length - start))
 
 
-def _look(good: Cells, bad: Cells, both: Both, block: Cell, room: Room) -> tuple[Floats, list[Rows]]:
+def _look(good: Cells, bad: Cells, both: Both, block: Cell, room: Room, found: Floats) -> list[Rows]:
     """The numbers of a block are read here and nowhere else."""
-    found = np.zeros((COLUMNS, block.runs))
+    shape = block.runs, block.length
+    good, bad = good.reshape(shape), bad.reshape(shape)
     found[LENGTH] = block.length
-    found[START] = block.start + np.arange(block.runs) * block.length
-    a = _singles(good, both.good, room.good).reshape(block.runs, -1)
-    mask = room.mask[: a.size].reshape(a.shape)
-    found[LOW] = a.min(axis=1)
-    found[HIGH] = a.max(axis=1)
-    found[ZEROS] = counts(np.equal(a, _ZERO, out=mask))
-    if both.alike and same_bytes(good, bad):
-        found[TOTAL : SQUARES + 1] = products(a, None)
-        found[LOW_BAD : ZEROS_BAD + 1] = found[LOW : ZEROS + 1]
-        return found.T, [row_sums(a, None, None, block.start, block.row)] if block.row else []
-    b = _singles(bad, both.bad, room.bad).reshape(a.shape)
-    found[LOW_BAD] = b.min(axis=1)
-    found[HIGH_BAD] = b.max(axis=1)
-    found[ZEROS_BAD] = counts(np.equal(b, _ZERO, out=mask))
-    found[UNEQUAL] = counts(np.not_equal(a, b, out=mask))
-    found[BITS] = different_bits(good, bad, found[UNEQUAL]) if both.alike else 1
+    a = _singles(good, both.good, room.good)
+    mask = room.mask[: a.size].reshape(shape)
+    smallest = _ends(good, found[LEAST : MOST_SIGNED + 1])
+    alike = both.alike and same_bytes(good.reshape(-1), bad.reshape(-1))
+    if smallest == 0 or (alike and smallest is None):
+        found[ZEROS] = counts(np.equal(a, _ZERO, out=mask))
+    if alike:
+        found[LEAST_BAD : ZEROS_BAD + 1] = found[LEAST : ZEROS + 1]
+        found[TOTAL : SQUARES + 1], rows = _sums(a, None, block)
+        return rows
+    b = _singles(bad, both.bad, room.bad)
+    if not _ends(bad, found[LEAST_BAD : MOST_SIGNED_BAD + 1]):
+        found[ZEROS_BAD] = counts(np.equal(b, _ZERO, out=mask))
     d = np.subtract(a, b, out=_room(room.apart, a))
-    found[TOTAL : APART + 1] = products(a, d)
-    rows = [row_sums(a, d, None, block.start, block.row)] if block.row else []
-    np.abs(d, out=d)
-    _largest(d, a, b, found[ABS_AT : ABS_BAD + 1])
-    base = np.abs(a, out=_room(room.spare, a))
-    bits = base.view(np.int32)  # of sizes these are in the same order, and numpy is six times as fast with them
-    np.maximum(bits, np.float32(both.good.tiny).view(np.int32), out=bits)
+    found[UNEQUAL] = block.length - counts(np.equal(d, _ZERO, out=mask))
+    found[BITS] = 1 if not both.alike or found[UNEQUAL].all() else different_bits(good, bad, found[UNEQUAL])
+    found[TOTAL : APART + 1], rows = _sums(a, d, block)
+    _largest(np.abs(d, out=d), a, b, found[ABS_AT : ABS_BAD + 1])
+    relative, smallest_normal = _room(room.spare, a), _TINY[both.good.dtype]
+    if smallest is None or smallest >= smallest_normal:
+        np.divide(d, a, out=relative)
+        found[REL] = _largest(np.abs(relative, out=relative), a, b, found[REL_AT : REL_BAD + 1])
+        if smallest is None and not ((found[REL] < np.inf) & (np.abs(found[REL_GOOD]) >= both.good.tiny)).all():
+            smallest = 0  # or as good as: had there been one in a run, its quotient were the largest, or no number
+            found[ZEROS] = counts(np.equal(a, _ZERO, out=mask))
+    if smallest is not None and smallest < smallest_normal:
+        _relative(d, a, good, both.good, mask, relative)
+        found[REL] = _largest(np.abs(relative, out=relative), a, b, found[REL_AT : REL_BAD + 1])
+    return rows
+
+
+def _ends(cells: Cells, found: Floats) -> int | None:
+    """Fill LEAST to MOST_SIGNED; returns the bits of the smallest size. Numbers of one sign are in the order of their bits, and
+    numpy is twice as fast with 16 of them. None, of 32: each run has numbers of both signs, which is all that was looked at."""
+    bits, signed, sign = cells.view(f"u{cells.itemsize}"), cells.view(f"i{cells.itemsize}"), 1 << 8 * cells.itemsize - 1
+    found[1], found[3] = np.maximum.reduce(bits, axis=1), np.maximum.reduce(signed, axis=1)
+    if cells.itemsize == 4 and found[1].min() >= sign and found[3].min() >= 0:
+        return None
+    found[0], found[2] = np.minimum.reduce(bits, axis=1), np.minimum.reduce(signed, axis=1)
+    positive, negative = (found[0, 0], found[2, 0]) if len(cells) == 1 else (found[0].min(), found[2].min())
+    return int(min(positive, negative + sign))
+
+
+def _lowest_and_highest(ends: Floats, kind: Kind) -> tuple[Floats, Floats]:
+    """Of what `_ends` filled."""
+    least, most, _, most_signed = ends
+    sign = 1 << 8 * kind.number.itemsize - 1
+    bits = np.stack([np.where(most < sign, least, most), np.where(least < sign, most_signed, least)]).astype(f"u{kind.number.itemsize}")
+    if kind.dtype == "bfloat16":
+        bits = np.left_shift(bits, 16, dtype=np.uint32)
+    low, high = bits.view(f"f{bits.itemsize}").astype(np.float64)
+    return low, high
+
+
+def _sums(a: Singles, d: Singles | None, block: Cell) -> tuple[Floats, list[Rows]]:
+    """TOTAL to SQUARES or APART, and the row sums, which are the same dot products where rows are long enough."""
+    by_row = _ROW <= block.row <= 2 * DOT and not (block.start % block.row or block.length % block.row)
+    totals, squares = products(a, d, block.row if by_row else 0)
+    if by_row:
+        return totals, [of_squares(a, d, squares, block.start, block.row)]
+    return totals, [row_sums(a, d, None, block.start, block.row)] if block.row else []
+
+
+def _relative(d: Singles, a: Singles, cells: Cells, kind: Kind, mask: Mask, out: Singles) -> None:
+    """d / max(|a|, tiny), but for the sign: where few are smaller, they are divided again, as numpy's maximum is slow."""
+    bits = cells.view(f"u{cells.itemsize}")
+    twice = np.left_shift(bits, 1, out=out.view(bits.dtype).reshape(-1)[: bits.size].reshape(bits.shape))  # without the sign
+    if np.count_nonzero(np.less(twice, bits.dtype.type(2 * _TINY[kind.dtype]), out=mask)) * _FEW < mask.size:
+        few = np.flatnonzero(mask)
+        np.divide(d, a, out=out)
+        out.reshape(-1)[few] = d.take(few) / np.float32(kind.tiny)
+        return
+    base = np.abs(a, out=out)
+    np.maximum(base, _all(kind.tiny, max(BLOCK, a.size))[: a.size].reshape(a.shape), out=base)
     np.divide(d, base, out=base)
-    found[REL] = _largest(base, a, b, found[REL_AT : REL_BAD + 1])
-    return found.T, rows
+
+
+@cache
+def _all(value: float, size: int) -> Singles:
+    """numpy's maximum is four times as fast against an array as against a number."""
+    return np.full(size, value, np.float32)
 
 
 def _largest(values: Singles, a: Singles, b: Singles, found: Floats) -> Singles:
     """Where each run's first largest is, and the two numbers there."""
     at = values.argmax(axis=1)
-    runs = np.arange(len(values))
-    found[0], found[1], found[2] = at, a[runs, at], b[runs, at]
-    largest: Singles = values[runs, at]
+    flat = at + np.arange(0, values.size, values.shape[1])
+    found[0], found[1], found[2] = at, a.take(flat), b.take(flat)
+    largest: Singles = values.take(flat)
     return largest
 
 
-def _told(look: Floats, both: Both) -> tuple[sums.Table, Mask]:
+def _told(of: Floats, both: Both, start: int) -> tuple[sums.Table, Mask]:
     """The lines of a table, and which of them single precision cannot tell."""
-    table = sums.empty(len(look))
-    of = look.T
+    table = sums.empty(of.shape[1])
     squares_bad = of[SQUARES] - 2 * of[ALONG] + of[APART]
-    wrong = _side(table[:, : sums.BAD], of[LENGTH], of[LOW], of[HIGH], of[TOTAL], of[SQUARES], both.good)
-    wrong |= _side(table[:, sums.BAD : 2 * sums.BAD], of[LENGTH], of[LOW_BAD], of[HIGH_BAD], of[TOTAL] - of[TOTAL_APART], squares_bad, both.bad)
+    wrong = _side(table[:, : sums.BAD], of[LENGTH], of[LEAST : MOST_SIGNED + 1], of[TOTAL], of[SQUARES], both.good)
+    wrong |= _side(table[:, sums.BAD : 2 * sums.BAD], of[LENGTH], of[LEAST_BAD : MOST_SIGNED_BAD + 1], of[TOTAL] - of[TOTAL_APART], squares_bad, both.bad)
     table[:, sums.ZEROS], table[:, sums.BAD + sums.ZEROS] = of[ZEROS], of[ZEROS_BAD]
     table[:, sums.BOTH], table[:, sums.MISMATCH], table[:, sums.BITS] = of[LENGTH], of[UNEQUAL], of[BITS]
     table[:, sums.NORM_GOOD], table[:, sums.NORM_BAD], table[:, sums.NORM_DIFFERENCE] = np.sqrt(of[SQUARES]), np.sqrt(squares_bad), np.sqrt(of[APART])
@@ -134,14 +198,16 @@ def _told(look: Floats, both: Both) -> tuple[sums.Table, Mask]:
     largest = np.abs(of[ABS_GOOD] - of[ABS_BAD])
     relative = np.abs(of[REL_GOOD] - of[REL_BAD]) / np.maximum(np.abs(of[REL_GOOD]), both.good.tiny)
     table[:, sums.MAX_ABS], table[:, sums.MAX_REL] = largest, relative
-    table[:, sums.AT_ABS] = np.where(largest > 0, of[START] + of[ABS_AT], -1)
-    table[:, sums.AT_REL] = np.where(relative > 0, of[START] + of[REL_AT], -1)
+    begins = start + np.cumsum(of[LENGTH]) - of[LENGTH]
+    table[:, sums.AT_ABS] = np.where(largest > 0, begins + of[ABS_AT], -1)
+    table[:, sums.AT_REL] = np.where(relative > 0, begins + of[REL_AT], -1)
     wrong |= (squares_bad < _CANCELS * of[SQUARES]) | ((largest < _SMALL) & (of[UNEQUAL] > 0)) | ~np.isfinite(of[REL])
     return table, wrong
 
 
-def _side(line: sums.Table, n: Floats, low: Floats, high: Floats, total: Floats, squares: Floats, kind: Kind) -> Mask:
+def _side(line: sums.Table, n: Floats, ends: Floats, total: Floats, squares: Floats, kind: Kind) -> Mask:
     """Fill one side's columns; which lines cannot be told."""
+    low, high = _lowest_and_highest(ends, kind)
     size = np.maximum(-low, high)
     spread = squares - total * (total / n)
     varied = low < high
@@ -156,7 +222,7 @@ def _singles(cells: Cells, kind: Kind, room: Floats) -> Singles:
     """The numbers as float32. Inf and NaN of float16 come out as 65536 and more."""
     if kind.dtype == "float32":
         return cells
-    out = room.view(np.float32)[: cells.size]
+    out = _room(room, cells)
     bits = out.view(np.int32)
     np.copyto(bits, cells.view(np.int16))  # the sign spreads to the left
     if kind.dtype == "bfloat16":
@@ -167,5 +233,5 @@ def _singles(cells: Cells, kind: Kind, room: Floats) -> Singles:
     return np.multiply(out, _FROM_HALF, out=out)
 
 
-def _room(room: Floats, like: Singles) -> Singles:
+def _room(room: Floats, like: Cells) -> Singles:
     return room.view(np.float32)[: like.size].reshape(like.shape)

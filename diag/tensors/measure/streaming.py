@@ -84,7 +84,7 @@ class _Book:
     def enter(self, cell: Cell, table: sums.Table, rows: list[Rows]) -> None:
         for some in rows:
             self.rows.enter(some)
-        if cell.length == self._segment:
+        if cell.length == self._segment and len(table) == cell.runs:
             self.table[cell.segment : cell.segment + cell.runs] = table
             return
         if cell.segment != self._open or len(self._pending) >= _PENDING:

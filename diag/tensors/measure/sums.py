@@ -22,15 +22,16 @@ GOOD, BAD = 0, 8
 ) = range(16, 28)  # fmt: skip
 """BOTH: how many. COSINE: by the dot product. AT_…: index, -1 none. KINDS: NaN or Inf against another kind. BITS: 1 if some bits differ."""
 WIDTH = 28
+_EMPTY = np.zeros(WIDTH)
+_EMPTY[[GOOD + LOW, BAD + LOW]] = np.inf
+_EMPTY[[GOOD + HIGH, BAD + HIGH]] = -np.inf
+_EMPTY[[AT_ABS, AT_REL]] = -1
 
 
 def empty(lines: int) -> Table:
     """Of no elements at all: joined with another table, it changes nothing."""
-    table = np.zeros((lines, WIDTH))
-    for side in (GOOD, BAD):
-        table[:, side + LOW] = np.inf
-        table[:, side + HIGH] = -np.inf
-    table[:, (AT_ABS, AT_REL)] = -1
+    table = np.empty((lines, WIDTH))
+    table[:] = _EMPTY
     return table
 
 

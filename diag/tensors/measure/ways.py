@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from diag.tensors.measure import single, streaming, sums
-from diag.tensors.measure.cells import Both, Cell, Room, different_bits, measured, same_bytes
+from diag.tensors.measure.cells import Both, Cell, Room, measured
 from diag.tensors.measure.rows import Rows
 from diag.tensors.measure.widening import Cells
 
@@ -23,6 +23,8 @@ CELL = 256 * 1024
 Way = Callable[[Cells, Cells, Both, Cell, Room], tuple[sums.Table, list[Rows]]]
 
 _KINDS = {"float32": 0, "float16": 1, "bfloat16": 2}
+COMPILED = frozenset(_KINDS)
+"""Element types there are compiled loops for."""
 _NO_FLOATS, _NO_CODES, _NO_ROWS = np.empty(0, np.float32), np.empty(0, np.uint16), np.empty(0)
 
 
@@ -58,15 +60,12 @@ def _fused() -> Way | None:
 
     def measured_fused(good: Cells, bad: Cells, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:
         table = sums.empty(cell.runs)
-        same = both.alike and same_bytes(good, bad)
         touched = (cell.start + cell.size - 1) // cell.row - cell.start // cell.row + 1 if cell.row else 0
         row_good, row_apart = np.zeros((2, touched)) if touched else (_NO_ROWS, _NO_ROWS)
         sides = (*_side(good, both.good.dtype), *_side(bad, both.bad.dtype))
-        if not cell_sums(*sides, same, cell.start, cell.length, cell.row, both.good.tiny, table, row_good, row_apart):
+        if not cell_sums(*sides, cell.start, cell.length, cell.row, both.good.tiny, table, row_good, row_apart):
             return measured(good, bad, both, cell, room)  # NaN or Inf among them
-        if not same:
-            table[:, sums.BITS] = different_bits(good, bad, table[:, sums.MISMATCH]) if both.alike else 1
-        rows = [Rows(cell.start // cell.row, np.sqrt(row_good), np.sqrt(row_apart), np.zeros(touched, np.bool_))] if cell.row else []
+        rows = [Rows(cell.start // cell.row, np.sqrt(row_good), np.sqrt(row_apart), None)] if cell.row else []
         return table, rows
 
     return measured_fused

@@ -1,0 +1,112 @@
+"""Whose lookups these are: of the request whose tensors were dumped, of a question of an experiment, or somebody else's.
+
+A log holds the lookups of every request. What one of them says proves something of another only as far as both went
+through the same search; so findings prefer the lookup of the dumped or failing request, and say of others that they are.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from diag.lookups import ties
+from diag.lookups.frames import flag, number, records, seconds
+from diag.lookups.ties import Asked, Dumped, Looked, Tie
+from diag.tables import Table, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEEDS = ("lookup_replay",)
+WANTS = ("block_lookups", "tensor_pairs", "wrong_blocks", "prefix_trials")
+GIVES: tuple[Table, ...] = (
+    table(
+        "lookup_ties",
+        "Whose recorded lookups are: those that reuse a missing block, and sound ones of a request that was dumped or asked in an experiment",
+        "lookup VARCHAR: which lookup, as in lookup_replay",
+        "request VARCHAR: id of the request; NULL = the log does not say",
+        "ord BIGINT: place of the lookup among all, in the order of the log",
+        "whose VARCHAR: dumped (its tensors were dumped) | fits (only this one fits the dump) | ambiguous (several fit) | other | unknown; NULL = no dump to compare with",
+        "how VARCHAR: request id | physical blocks | number | hole: what ties it to the dump; NULL = nothing does",
+        "dump VARCHAR: dump of the bad run it is tied to; NULL = none",
+        "whom VARCHAR: whose it is, in words",
+        "reason VARCHAR: how that is known, in words; NULL = no dump to compare with",
+        "answered VARCHAR: which question of an experiment it is and how that was answered, in words; NULL = of none that was handed in",
+        "answer_class VARCHAR: how that request was answered in the experiment; NULL = none is known",
+        "failed BOOLEAN: the answer was not as it should be, and not as noise; NULL = it is not of an experiment that was handed in",
+    ),
+)
+CAPTURE = ["bundle", "host", "capture"]
+KV = ("k", "v", "kv")
+
+Record = Mapping[str, Any]
+
+
+def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
+    """lookup_replay (+ block_lookups, tensor_pairs, wrong_blocks, prefix_trials) -> lookup_ties."""
+    import pandas as pd
+
+    replayed = frames["lookup_replay"]
+    if replayed.empty:
+        return {}
+    dumps, asked = list(_dumps(_all(frames, "tensor_pairs"), _all(frames, "wrong_blocks"))), [_asked(row) for row in _all(frames, "prefix_trials")]
+    ids = _physical(_all(frames, "block_lookups"))
+    given = []
+    for capture, here in replayed.groupby(CAPTURE, dropna=False, sort=False):
+        rows = records(here)
+        looked = [_looked(row, ids.get(str(row["lookup"]), {})) for row in rows]
+        about = {item.lookup: (place, row) for place, (item, row) in enumerate(zip(looked, rows, strict=True))}
+        given += [{**dict(zip(CAPTURE, capture, strict=True)), **_row(tie, *about[tie.lookup.lookup])} for tie in ties.ties(looked, dumps, asked)]
+    return {"lookup_ties": pd.DataFrame(given)} if given else {}
+
+
+def _all(frames: "Mapping[str, pd.DataFrame]", name: str) -> list[dict[str, Any]]:
+    """Dumps and experiments are of no host and no capture: they go with every log that was handed in together with them."""
+    frame = frames.get(name)
+    return [] if frame is None or frame.empty else records(frame)
+
+
+def _looked(row: Record, ids: Mapping[int, int]) -> Looked:
+    hole = number(row["hole"])
+    is_wrong = row["exempt"] is None and (hole is not None or flag(row["disagrees"]) is True)
+    return Looked(str(row["lookup"]), row["request"], seconds(row["ts"]), hole, is_wrong, ids)
+
+
+def _physical(rows: Sequence[Record]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for row in rows:
+        if row["position"] is not None and row["block_id"] is not None:
+            found.setdefault(str(row["lookup"]), {})[int(row["position"])] = int(row["block_id"])
+    return found
+
+
+def _dumps(pairs: Sequence[Record], wrong: Sequence[Record]) -> Iterator[Dumped]:
+    blocks: dict[str, set[int]] = {}
+    for row in wrong:
+        if row["in_last"] and row["later_same"] and row["wrong_ranks"] == row["ranks"]:
+            blocks.setdefault(str(row["bad_dump"]), set()).add(int(row["block"]))
+    placed: dict[str, dict[int, set[int]]] = {}
+    for row in pairs:
+        mine = placed.setdefault(str(row["bad_dump"]), {})
+        if row["role"] in KV and row["block"] is not None and row["bad_physical"] is not None and row["request"] is None:
+            mine.setdefault(int(row["block"]), set()).add(int(row["bad_physical"]))
+    for name, found in placed.items():
+        ids = {block: next(iter(numbers)) for block, numbers in found.items() if len(numbers) == 1}
+        counted = all(block == physical for block, physical in ids.items())  # a dump that was packed anew numbers its blocks itself
+        yield Dumped(name, frozenset(blocks.get(name, ())), {} if counted else ids)
+
+
+def _asked(row: Record) -> Asked:
+    failed = flag(row["suspicious"]) is True and flag(row["reproduced"]) is not False
+    names = tuple(str(row[name]) for name in ("request", "sent") if row.get(name) is not None)
+    return Asked(
+        names, seconds(row["ts"]), float(row["seconds"] or 0.0), f"request {row['ordinal']} of the {row['arm']} arm", failed, str(row["answer_class"]),
+    )
+
+
+def _row(tie: Tie, place: int, row: Record) -> dict[str, object]:
+    return {
+        "lookup": tie.lookup.lookup, "request": tie.lookup.request, "ord": place, "whose": tie.whose, "how": tie.how,
+        "dump": None if tie.dump is None else tie.dump.name, "whom": ties.whom(tie), "reason": ties.reason(tie) or None,
+        "answered": ties.answered(tie) or None,
+        "answer_class": None if tie.asked is None else tie.asked.answer_class, "failed": None if tie.asked is None else tie.asked.failed,
+        "source": row["source"],
+    }
