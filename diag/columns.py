@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DTYPES = {"VARCHAR": "object", "BIGINT": "Int64", "DOUBLE": "float64", "BOOLEAN": "boolean", "TIMESTAMP": "datetime64[us]"}
 BIGGEST = 2**63
+FIRST, LAST = datetime.datetime(2, 1, 1), datetime.datetime(9999, 1, 1)
+"""Times outside of these cannot be moved by a window without leaving the calendar; no clock shows them."""
 MISFITS = (TypeError, ValueError, OverflowError, RuntimeWarning)
 
 
@@ -64,7 +66,10 @@ def _series(column: Column, values: Sequence[Any]) -> "pd.Series[Any]":
         if any(isinstance(value, int | float) for value in values):
             raise ValueError("not a time")
         times = pd.Series([_naive(value) for value in values], dtype="object")
-        return pd.to_datetime(times, format="ISO8601").astype("datetime64[us]")
+        found = pd.to_datetime(times, format="ISO8601").astype("datetime64[us]")
+        if not (found.isna() | ((found >= FIRST) & (found < LAST))).all():
+            raise ValueError("no time of any clock")
+        return found
     if column.type in (INT, REAL, FLAG):
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
@@ -100,7 +105,7 @@ def _moment(value: object) -> datetime.datetime | None:
     if isinstance(value, str):
         value = datetime.datetime.fromisoformat(value)
     naive = _naive(value)
-    return naive if isinstance(naive, datetime.datetime) and 1 < naive.year < 9999 else None
+    return naive if isinstance(naive, datetime.datetime) and FIRST <= naive < LAST else None
 
 
 def _naive(value: object) -> object:

@@ -264,7 +264,7 @@ def _create(connection: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[
         return []
     stray = {key for row in rows for key in row} - set(table.column_names)
     if stray:
-        raise BadInput(f"table {table.name} has no column {', '.join(sorted(stray))}", hint="declare it in diag/tables.py or TABLES")
+        raise BadInput(f"table {table.name} has no column {', '.join(sorted(stray))}", hint="declare it in diag/tables or in TABLES")
     incoming, misfits = frame(table, rows)
     connection.register("incoming", incoming)
     select = ", ".join(f'CAST("{column.name}" AS {column.type}) AS "{column.name}"' for column in table.columns)

@@ -5,12 +5,14 @@
 """
 
 import contextlib
+import os
 import re
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from diag import labs
+from diag import labs, procfs
 
 HERE = Path(__file__).parent
 WAIT_S = 30.0
@@ -23,7 +25,7 @@ def entered(name: str) -> Iterator[labs.Lab]:
     """The lab of `RULE/STATE`, once it is in that state; gone at the end."""
     rule, _, state = name.partition("/")
     arguments, enter = STATES[rule][state]
-    with tempfile.TemporaryDirectory() as folder, labs.start_lab(HERE / rule / "lab.py", *arguments, log=Path(folder) / "lab.log") as lab:
+    with tempfile.TemporaryDirectory() as folder, labs.start_lab(HERE / LAB_OF.get(rule, rule) / "lab.py", *arguments, log=Path(folder) / "lab.log") as lab:
         lab.get("/health")
         waiting = enter(lab)
         yield lab
@@ -63,6 +65,45 @@ def _asking_redis(lab: labs.Lab) -> object:
     return stuck
 
 
+def _asked_of_engine(query: str, then: Callable[[labs.Lab], object]) -> Callable[[labs.Lab], object]:
+    """A request that the lab of lost-worker-reply does not answer, and how one sees that it is where it shall be."""
+
+    def enter(lab: labs.Lab) -> object:
+        stuck = lab.get_later(f"/generate?{query}")
+        labs.wait_until(lambda: then(lab), WAIT_S)
+        return stuck
+
+    return enter
+
+
+def _after_signal(number: int, state: str) -> Callable[[labs.Lab], object]:
+    """One worker gets a signal, then there is something to do."""
+
+    def enter(lab: labs.Lab) -> object:
+        worker = _called(lab, "Worker_TP1")
+        os.kill(worker, number)
+        labs.wait_until(lambda: procfs.stat(worker).state == state, WAIT_S)
+        stuck = lab.get_later("/generate")
+        labs.wait_until(lambda: lab.metrics()["vllm:num_requests_running"] == 1, WAIT_S)
+        return stuck
+
+    return enter
+
+
+def _observed(lab: labs.Lab) -> object:
+    lab.get("/observe")
+    core = _called(lab, "EngineCore")
+    labs.wait_until(lambda: procfs.stat(core).state == "t", WAIT_S)
+    stuck = lab.get_later("/generate")
+    labs.wait_until(lambda: lab.metrics()["vllm:num_requests_running"] == 1, WAIT_S)
+    return stuck
+
+
+def _called(lab: labs.Lab, name: str) -> int:
+    """The process of a lab that calls itself so."""
+    return next(pid for pid in procfs.tree(lab.pid) if name in Path(f"/proc/{pid}/cmdline").read_text())
+
+
 def _each(pid: int, name: str) -> list[str]:
     """A file of every thread in /proc, as far as it can be read."""
     found = []
@@ -72,11 +113,24 @@ def _each(pid: int, name: str) -> list[str]:
     return found
 
 
+LAB_OF = dict.fromkeys(("worker-dead-or-stopped", "scheduler-stall", "observer-is-the-incident"), "lost-worker-reply")
+"""Rules whose states are those of another rule's lab."""
 STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]]] = {
     "gil-held-in-native-call": {"incident": ((), _released), "lock-released": (("--polite",), _released)},
     "lock-cycle": {"incident": ((), _swapped(2)), "one-waits": (("--ordered",), _swapped(1))},
     "regex-backtracking": {"incident": ((), _parsing)},
     "dead-loop-live-process": {"incident": ((), _poisoned)},
+    "lost-worker-reply": {
+        "incident": ((), _asked_of_engine("drop=1", lambda lab: "an answer is lost" in lab.log.read_text())),
+        "worker-computes": ((), _asked_of_engine("compute=1", lambda lab: labs.is_hot(_called(lab, "Worker_TP1")))),
+    },
+    "worker-dead-or-stopped": {
+        "incident": ((), _after_signal(signal.SIGSTOP, "T")),
+        "killed": ((), _after_signal(signal.SIGKILL, "Z")),
+        "in-the-kernel": ((), _asked_of_engine("stuck=1", lambda lab: procfs.stat(_called(lab, "Worker_TP1")).state == "D")),
+    },
+    "scheduler-stall": {"incident": ((), _asked_of_engine("unsplittable=9000", lambda lab: labs.is_hot(_called(lab, "EngineCore"))))},
+    "observer-is-the-incident": {"incident": ((), _observed)},
     "redis-dependency-stall": {"incident": ((), _asking_redis), "waits-and-serves": (("--in-thread",), _asking_redis)},
 }
 """Rule -> state -> (options of its lab, how to bring it about); what that returns is kept until the end."""

@@ -29,7 +29,7 @@ def loaded(column: str, values: list[object]) -> tuple[list[object], int]:
     ("n", [0, 1, -5, 2**63 - 1, -(2**63), None, 3.0, True], [2**63, -(2**63) - 1, 1e300, float("inf"), 1.5, "many", [1], {}, b"1", 10**400]),
     ("x", [0, 1.5, -1e308, 2**63, None], [10**400, "long", [1.0], {}]),
     ("ok", [True, False, None], ["maybe", 2, [], 1e300]),
-    ("ts", [NOON, NOON.replace(tzinfo=datetime.UTC), None, "2026-11-30T12:00:00"], ["yesterday", "2026-13-45", 7, [], "9" * 30]),
+    ("ts", [NOON, NOON.replace(tzinfo=datetime.UTC), None, "2026-11-30T12:00:00"], ["yesterday", "2026-13-45", 7, [], "9" * 30, datetime.datetime.min, datetime.datetime.max, "0001-01-01T00:00:00"]),
     ("name", ["", "x", "é", "\0", None], [[1], {"a": 1}, b"x"]),
 ])
 def test_what_fits_stays_and_what_does_not_is_unknown(column: str, good: list[object], bad: list[object]) -> None:

@@ -285,7 +285,7 @@ def _events(frame: "pd.DataFrame | None") -> list[Event]:
 def _lines(frame: "pd.DataFrame | None") -> list[Line]:
     rows = _known_rows(frame, "ts", "event")
     rows.sort(key=lambda row: (row["ts"], row["line"] or 0))
-    return [Line(row["ts"].to_pydatetime(), row["event"], str(row["message"] or ""), row["source"] or "", str(row["file"] or ""), _int(row["pid"])) for row in rows]
+    return [Line(row["ts"].to_pydatetime(), row["event"], str(row["message"] or ""), row["source"] or "", str(row["file"] or ""), pid=_int(row["pid"])) for row in rows]
 
 
 def _requests(frame: "pd.DataFrame | None", like: "pd.DataFrame") -> Requests:

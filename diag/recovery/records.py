@@ -3,24 +3,10 @@
 import datetime
 from dataclasses import dataclass, field
 
-from diag.restarts.records import Event
+from diag.restarts.records import Event, Line
 
 Time = datetime.datetime
 __all__ = ["Event", "Life", "Line", "Request", "Sample", "Stage", "Start", "Time"]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of log_events that has a time and is a known event."""
-
-    ts: Time
-    event: str
-    message: str
-    source: str
-    file: str = ""
-    number: int = 0
-    pid: int | None = None
-    role: str | None = None
 
 
 @dataclass(frozen=True)

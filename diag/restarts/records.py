@@ -4,11 +4,16 @@ import datetime
 from dataclasses import dataclass, field
 
 Time = datetime.datetime
+FIRST, LAST = Time(2, 1, 1), Time(9998, 12, 31)
+"""Within what a table of evidence takes."""
 
 
 def later(moment: Time, seconds: float) -> Time:
-    """A moment so many seconds on; negative = before."""
-    return moment + datetime.timedelta(seconds=seconds)
+    """A moment so many seconds on; negative = before. What leaves the calendar (a period of 1e300 s) ends at its edge."""
+    try:
+        return min(max(moment + datetime.timedelta(seconds=seconds), FIRST), LAST)
+    except OverflowError:
+        return LAST if seconds > 0 else FIRST
 
 
 def between_s(first: Time, second: Time) -> float:
@@ -40,7 +45,9 @@ class Line:
     message: str
     source: str
     file: str = ""
+    number: int = 0
     pid: int | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 STATS_EVERY_S = 5.0
+FIRST_LINE_S = 1.2
+"""From its birth to its first line, at least: real ones import for seconds before they say anything."""
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 STARTED_AT = time.time()
 
@@ -62,6 +64,7 @@ class Server:
     async def run(self) -> int:
         bound = _bound()
         port = int(bound.getsockname()[1])
+        await self.clock.sleep_until(self.place.told(f"born-{self.generation}")["second"] + FIRST_LINE_S)
         self.say("█▄█▀ █     █     █     █  version 0.33.0", "api_utils.py:347")
         self.say(f"non-default args: {{'model_tag': '/models/{MODEL}', 'host': '127.0.0.1', 'port': {port}, 'max_num_seqs': {SLOTS}}}", "api_utils.py:286")
         core = self.core = await asyncio.create_subprocess_exec(

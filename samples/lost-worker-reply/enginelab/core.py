@@ -1,0 +1,65 @@
+"""The engine core: schedules, tells its workers, waits for the answer of the last rank, as vLLM does."""
+
+import queue
+import sys
+import threading
+
+from scheduler import Scheduler
+from shm_broadcast import MessageQueue, child, fd_and_python, from_fd
+
+WORKERS = 2
+
+
+class EngineCore:
+    """Takes requests from the front end in a thread of their own; the main thread runs the loop."""
+
+    def __init__(self, front: MessageQueue, python: str) -> None:
+        self.front = front
+        self.input: queue.Queue[dict[str, int]] = queue.Queue()
+        self.scheduler = Scheduler()
+        self.workers = [child(python, f"VLLM::Worker_TP{rank}", "worker.py", "--rank", str(rank))[1] for rank in range(WORKERS)]
+
+    def run_busy_loop(self) -> None:
+        while True:
+            self._process_input_queue()
+            self._process_engine_step()
+
+    def _process_input_queue(self) -> None:
+        while not self.scheduler.running or not self.input.empty():
+            self.scheduler.running.append(self.input.get())
+
+    def _process_engine_step(self) -> None:
+        step = self.scheduler.schedule()
+        self.execute_model(any(request["drop"] for request in step), any(request["compute"] for request in step), any(request["stuck"] for request in step))
+        for request in step:
+            request["left"] -= 1
+            self.front.enqueue(request=request["request"], done=request["left"] == 0)
+        self.scheduler.running = [request for request in self.scheduler.running if request["left"]]
+
+    def execute_model(self, drop: bool, compute: bool, stuck: bool) -> None:
+        self.collective_rpc(drop=drop, compute=compute, stuck=stuck)
+
+    def collective_rpc(self, **order: bool) -> None:
+        for worker in self.workers:
+            worker.enqueue(**order)
+        self.get_response()
+
+    def get_response(self) -> None:
+        """All of them: no limit on any."""
+        for worker in self.workers:
+            worker.dequeue()
+
+    def process_input_sockets(self) -> None:
+        while True:
+            self.input.put(self.front.dequeue())
+
+
+def run_engine_core() -> None:
+    fd, python = fd_and_python(sys.argv)
+    core = EngineCore(from_fd(fd), python)
+    threading.Thread(target=core.process_input_sockets, daemon=True).start()
+    core.run_busy_loop()
+
+
+if __name__ == "__main__":
+    run_engine_core()

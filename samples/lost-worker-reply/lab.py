@@ -1,0 +1,108 @@
+"""An engine as vLLM builds it: a front end, an engine core that schedules, two workers; each is a process with vLLM's title.
+
+    python lab.py --port 8080
+    curl localhost:8080/health            # always answered: by the front end
+    curl localhost:8080/generate          # answered after eight steps of the engine
+    curl localhost:8080/generate?drop=1        # the answer of one worker is lost: the core waits for it, the workers for an order
+    curl localhost:8080/generate?compute=1     # a worker computes and does not come to an end
+    curl localhost:8080/generate?stuck=1       # a worker sleeps in the kernel (state D)
+    curl localhost:8080/generate?unsplittable=9000   # a request that never fits: the scheduler tries for ever
+    curl localhost:8080/observe           # a tracer stops the engine core and leaves it so
+    curl localhost:8080/metrics           # as vLLM has them
+
+Also the lab of worker-dead-or-stopped, scheduler-stall and observer-is-the-incident.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+sys.path.insert(0, str(Path(__file__).parent / "enginelab"))
+import shm_broadcast
+
+METRICS = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{engine="0",model_name="tiny"}} {running}.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{engine="0",model_name="tiny"}} 0.0
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{{engine="0",model_name="tiny"}} {tokens}.0
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{{engine="0",finished_reason="length",model_name="tiny"}} {done}.0
+"""
+STEPS = 8
+
+
+class Front:
+    """What the front end knows of its requests."""
+
+    def __init__(self) -> None:
+        self.core_process, self.core = shm_broadcast.child(sys.executable, "VLLM::EngineCore", "core.py")
+        self.waiting: dict[int, threading.Event] = {}
+        self.asked = self.tokens = self.done = 0
+        self.lock = threading.Lock()
+
+    def generate(self, **how: int) -> None:
+        with self.lock:
+            self.asked += 1
+            number, finished = self.asked, threading.Event()
+            self.waiting[number] = finished
+        self.core.enqueue(**{"drop": 0, "compute": 0, "stuck": 0, "unsplittable": 0, **how}, request=number, left=STEPS)
+        finished.wait()
+
+    def output_handler(self) -> None:
+        while True:
+            said = self.core.dequeue()
+            with self.lock:
+                self.tokens += 1
+                if said["done"]:
+                    self.done += 1
+                    self.waiting.pop(said["request"]).set()
+
+    def metrics(self) -> str:
+        with self.lock:
+            return METRICS.format(running=len(self.waiting), tokens=self.tokens, done=self.done)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET only; see the beginning of this file."""
+
+    front: Front
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path)
+        body = json.dumps({"ok": True})
+        if path.path == "/generate":
+            self.front.generate(**{name: int(value) for name, value in parse_qsl(path.query)})
+        elif path.path == "/observe":
+            subprocess.Popen([sys.executable, "-B", str(shm_broadcast.HERE / "tracer.py"), str(self.front.core_process.pid)])
+        elif path.path == "/metrics":
+            body = self.front.metrics()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--ready-fd", type=int)
+    options = parser.parse_args()
+    server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
+    Handler.front = Front()
+    threading.Thread(target=Handler.front.output_handler, name="output_handler", daemon=True).start()
+    Handler.front.generate()  # ready once the engine has answered
+    if options.ready_fd is not None:
+        os.write(options.ready_fd, json.dumps({"port": server.server_port, "pid": os.getpid(), "redis": ""}).encode() + b"\n")
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
