@@ -74,7 +74,7 @@ def imported(folder: str) -> set[str]:
     names = {
         name for path in (ROOT / folder).rglob("*.py") if STRANGERS.isdisjoint(path.parents) for name in top_names(ast.parse(path.read_text(encoding="utf-8")))
     } - sys.stdlib_module_names - {"diag", "tests"} - {path.parent.name for path in (ROOT / "samples").glob("*/*/__init__.py")}
-    names -= {path.stem for path in (ROOT / "samples").glob("*.py")}
+    names -= {path.stem for path in (ROOT / "samples").rglob("*.py")}  # a lab imports what lies beside it
     owners = importlib.metadata.packages_distributions()
     return {plain(owners.get(name, [name])[0]) for name in names}
 
