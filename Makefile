@@ -1,6 +1,7 @@
 # make demo      set up and watch an incident being diagnosed and healed (no root, no torch)
 # make test      everything CI checks: lint, types, imports, tests (installs what it needs)
 # make bench     measurements against named peers; exits 1 when a bar is missed
+# make corpus    every rule over every sample: confusion matrix, answers in the first line, false accusations
 # make labs      every lab five times, idle and beside a neighbour that wants the processors: does a snapshot name the rule?
 # make oracle    write tests/tensors/data anew with the packages that own the formats, each in an environment of its own
 # make resample  record the samples anew from the labs; SAMPLES="cpu-spin/incident" records some
@@ -12,7 +13,7 @@ STUDIO  ?= /tmp/llmdiag-studio
 SAMPLES ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench labs oracle resample clean
+.PHONY: demo test lint bench corpus labs oracle resample clean
 
 demo: $(VENV)/.demo
 	$(BIN)/llmdiag demo ghost-key
@@ -30,6 +31,9 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
 	LLMDIAG_SWEEP=full $(BIN)/python -m pytest -q tests/cache/test_kill.py
+
+corpus: $(VENV)/.dev
+	$(BIN)/python -m tests.corpus
 
 labs: $(VENV)/.dev
 	LLMDIAG_LAB_TIMES=5 $(BIN)/python -m pytest -q tests/live/test_signature_labs.py
