@@ -22,7 +22,7 @@ from diag import lineage, parsing, spool
 from diag.collectors import Collector, hint_of
 from diag.collectors import discover as discover_collectors
 from diag.columns import Misfit, frame, summary
-from diag.errors import BadInput, SqlError
+from diag.errors import BadInput, LlmdiagError, SqlError
 from diag.model import Collected
 from diag.sources import Dates, Source, sources_of
 from diag.tables import Column, Table, merged
@@ -97,6 +97,7 @@ class Evidence:
         self.collected = tuple(collected)
         self.sources = tuple(sources)
         self.hints = hints
+        self._blanks: dict[str, frozenset[str]] = {}
         self._incomplete = _incomplete(self.collected, {base for found in bases.values() for base in found})
 
     def reads(self, sql: str, where: str) -> lineage.Reads:
@@ -140,8 +141,13 @@ class Evidence:
         return self.connection.cursor().execute(f'SELECT * FROM "{relation}"').df()
 
     def _blank(self, relation: str, mentioned: frozenset[str]) -> Iterator[str]:
-        """Columns a query mentions that are NULL in every row though NULL only means unknown there."""
-        columns = [c for name, c in self.columns[relation].items() if name in mentioned and not c.null]
+        """Columns a query mentions that are NULL in every row though NULL only means unknown there. The evidence does not change: looked up once."""
+        if relation not in self._blanks:
+            self._blanks[relation] = frozenset(self._all_blank(relation))
+        yield from self._blanks[relation] & mentioned
+
+    def _all_blank(self, relation: str) -> Iterator[str]:
+        columns = [column for column in self.columns[relation].values() if not column.null]
         if not columns:
             return
         counts = ", ".join(f'count("{column.name}")' for column in columns)
@@ -193,7 +199,10 @@ def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Ext
         collected = [*(item for item in collected if item.table_name not in extras.spooled.tables), *extras.spooled.collected]
         spool.attach(connection, extras.spooled)
     _create(connection, tables["collected"], [_line(item) for item in collected])
-    _compute(connection, columns, bases, extras)
+    stumbled = _compute(connection, columns, bases, extras)
+    if stumbled:
+        collected = [*collected, *stumbled]
+        _create(connection, tables["collected"], [_line(item) for item in collected])
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
     hints = {table: hint_of(collector, lambda table: rows.get(table, ())) for collector in collectors for table in collector.FEEDS}
     hints |= {column: hint for collector in collectors for column, hint in getattr(collector, "COLUMN_HINTS", {}).items()}
@@ -278,8 +287,9 @@ def _compute(
     columns: dict[str, Mapping[str, Column]],
     bases: dict[str, frozenset[str]],
     extras: Extras,
-) -> None:
-    """Materialise views and derivations, each after what it needs."""
+) -> list[Collected]:
+    """Materialise views and derivations, each after what it needs. Returns what could not be derived of this evidence."""
+    stumbled: list[Collected] = []
     views = views_of(extras)
     derivations = derivations_of(extras)
     givers = {table.name: name for name, module in derivations.items() for table in module.GIVES}
@@ -294,9 +304,10 @@ def _compute(
         if name in views:
             _materialise(connection, views[name], columns, bases, needs[name])
         elif name in derivations:
-            _derive(connection, derivations[name], columns, bases, name)
+            stumbled += _derive(connection, derivations[name], columns, bases, name)
         elif name not in bases:
             raise SqlError(f"a view or derivation needs the unknown table {name!r}", hint="llmdiag schema lists the tables")
+    return stumbled
 
 
 def _materialise(
@@ -330,17 +341,32 @@ def _derive(
     columns: dict[str, Mapping[str, Column]],
     bases: dict[str, frozenset[str]],
     name: str,
-) -> None:
+) -> list[Collected]:
     wanted = (*module.NEEDS, *_wants(module))
     unknown = [need for need in wanted if need not in bases]
     if unknown:
         raise SqlError(f"derive/{name}.py needs the unknown table {unknown[0]!r}", hint="llmdiag schema lists the tables")
-    given = module.derive(spool.Frames(connection, wanted))
+    stumbled: list[Collected] = []
+    try:
+        given = module.derive(spool.Frames(connection, wanted))
+    except Exception as error:
+        given, reason = {}, _odd(error, name)
+        stumbled = [Collected(name, table.name, "partial", reason) for table in module.GIVES]
     for table in module.GIVES:
         records = cast("list[dict[str, object]]", given[table.name].astype(object).where(given[table.name].notna(), None).to_dict("records")) if table.name in given else []
         misfits = _create(connection, table, records)
-        if misfits:
+        if misfits and parsing.is_strict():
             raise SqlError(f"derive/{name}.py, table {table.name}: {summary(misfits)}", hint="GIVES and what derive() returns do not agree")
+        if misfits:
+            stumbled.append(Collected(name, table.name, "partial", summary(misfits)))
         columns[table.name] = {column.name: column for column in table.columns}
-        bases[table.name] = frozenset(base for need in module.NEEDS for base in bases[need])
+        bases[table.name] = frozenset(base for need in module.NEEDS for base in bases[need]) | {item.table_name for item in stumbled if item.table_name == table.name}
+    return stumbled
+
+
+def _odd(error: Exception, name: str) -> str:
+    """Evidence can be made to hurt: what a derivation did not expect costs its tables, not the diagnosis. Raises `error` in tests."""
+    if isinstance(error, LlmdiagError | MemoryError | duckdb.OutOfMemoryException) or parsing.is_strict():
+        raise error
+    return f"derive/{name}.py could not make it of this evidence: internal error: {type(error).__name__}: {error}"
 
