@@ -30,7 +30,7 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench
-	LLMDIAG_SWEEP=full $(BIN)/python -m pytest -q tests/cache/test_kill.py
+	LLMDIAG_SWEEP=full $(BIN)/python -m pytest -q tests/cache/test_kill.py tests/decode/test_decode.py
 
 corpus: $(VENV)/.dev
 	$(BIN)/python -m tests.corpus

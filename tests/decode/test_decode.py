@@ -4,6 +4,7 @@ import collections
 import datetime
 import importlib
 import json
+import os
 import pickle
 import time
 import zlib
@@ -297,7 +298,7 @@ def _samples() -> list[bytes]:
 SAMPLES = _samples()
 
 
-@settings(max_examples=3000, deadline=1000, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3000 if os.environ.get("LLMDIAG_SWEEP") == "full" else 800, deadline=1000, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_mutated_values_never_break_the_decoder(data: st.DataObject) -> None:
     value = bytearray(data.draw(st.sampled_from(SAMPLES)))
