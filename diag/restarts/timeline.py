@@ -9,16 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diag.restarts import initiators
-from diag.restarts.records import Event, Line, Restart, Time, between_s
+from diag.restarts.records import Event, Line, Restart, Time, between_s, later
 
-EARLY = re.compile(r"non-default args|server_args=|API server version|Starting vLLM|LLM server version|\bversion \d")
-"""Of the lines of a start those that come first; the others follow when the model is loaded."""
+EARLY = re.compile(r"non-default args|server_args=|API server version|LLM server version|\bversion \d")
+"""Of the lines of a start those that come first; the others (`Starting vLLM API server`) follow when the model is loaded, however long that takes."""
 FINISHED = re.compile(r"Finished server process|Gracefully exiting")
 STATS_NUMBERS = re.compile(r"throughput(?: \(token/s\))?: ([\d.]+)")
 SAME_START_S = 120.0
 LATE_NEWS_S = 3.0
 STILL_ALIVE_S = 15.0
 ALIGNED_S = 15.0
+SAME_ASK_S = 2.0
+"""So soon after each other two lines of one's asking are one."""
 JOB_S = 600.0
 RANKS = {"alive": 0, "down": 1, "start": 2, "ready": 3}
 _SUFFIX = re.compile(r"\.service$")
@@ -221,22 +223,38 @@ def _kernel(found: Sequence[Restart], events: Iterable[Event]) -> None:
 
 def _asks(found: list[Restart], asks: Iterable[Event], units: Sequence[str]) -> None:
     """Who says that it restarts belongs to the end next to it; where no end is told, the saying is all there is."""
+    spans = [_span(restart) for restart in found]  # ten thousand restarts are looked at for each of ten thousand asks
     for ask in asks:
         near = []
-        for restart in found:
-            moments = _moments(restart)
-            first, last = min(moments), max(moments)
-            # a command returns, and docker says `restart`, when the start is done
-            if between_s(ask.ts, first) > initiators.NEAR_BEFORE_S or between_s(last, ask.ts) > initiators.NEAR_AFTER_S:
-                continue
+        # a command returns, and docker says `restart`, when the start is done
+        begin, end = later(ask.ts, -initiators.NEAR_AFTER_S), later(ask.ts, initiators.NEAR_BEFORE_S)
+        for place in [place for place, (first, last) in enumerate(spans) if first <= end and last >= begin]:
+            restart = found[place]
             if ask.unit is not None and restart.unit is not None and len(units) > 1 and name(ask.unit) in units and name(ask.unit) != restart.unit:
                 continue
-            near.append((min(abs(between_s(ask.ts, moment)) for moment in moments), id(restart), restart))
+            if _asked_before(restart, ask):
+                continue
+            near.append((min(abs(between_s(ask.ts, moment)) for moment in _moments(restart)), place))
         if near:
-            min(near)[2].events.append(ask)
+            place = min(near)[1]
+            found[place].events.append(ask)
+            spans[place] = _span(found[place])
         elif ask.kind == "restart":
             unit = name(ask.unit) if ask.unit is not None else units[0] if len(units) == 1 else None
             found.append(Restart(unit, ask.source, events=[ask]))
+            spans.append((ask.ts, ask.ts))
+
+
+def _asked_before(restart: Restart, ask: Event) -> bool:
+    """Of a restart of which nothing but the asking is told: did the same one ask for it already? Then this is the next one, however soon."""
+    if ask.kind != "restart" or restart.lines or any(not initiators.is_ask(event) for event in restart.events):
+        return False
+    return any(event.initiator == ask.initiator and abs(between_s(event.ts, ask.ts)) > SAME_ASK_S for event in restart.events)
+
+
+def _span(restart: Restart) -> tuple[Time, Time]:
+    moments = _moments(restart)
+    return min(moments), max(moments)
 
 
 def _moments(restart: Restart) -> list[Time]:

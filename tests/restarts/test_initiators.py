@@ -57,6 +57,14 @@ def test_a_watchdog_s_log_alone_is_evidence() -> None:
     assert [(row["killed_at"], row["initiator"], row["how"]) for row in found] == [(at(0), "chat-watchdog", "external"), (at(900), "chat-watchdog", "external")]
 
 
+@pytest.mark.parametrize(("every_s", "count"), [(7, 40), (60, 5), (900, 3), (1, 1)])
+def test_one_that_says_so_again_and_again_restarts_again_and_again(every_s: int, count: int) -> None:
+    """A second later it is the same one said twice; in a tight loop, every seven seconds, they are as many as there are lines."""
+    lines = 40 if every_s == 7 else 5 if every_s == 60 else 3
+    said = [event(number * every_s, "restart", "chat-watchdog", unit=None, origin="map") for number in range(lines)]
+    assert len(told(host_events=said)["restarts"]) == count
+
+
 def test_of_two_watchdogs_the_nearer_one_is_named_and_the_other_told() -> None:
     own = [event(-40, "restart", "slow-dog", unit=None, origin="map"), event(-1, "restart", "chat-dog", unit=None, origin="map")]
     found = only(told(host_events=[*asked(0), *own]))
