@@ -11,7 +11,7 @@ from diag.collectors import Collector
 from diag.evidence import Evidence, Extras
 from diag.model import Diagnosis
 from diag.recovery.markers import STAGES
-from diag.report import recovery, sections
+from diag.report import assumed, recovery, sections
 from diag.rules import Rule
 from diag.sources import Dates, Source, sources_of
 
@@ -71,6 +71,7 @@ def subject_of(loaded: Evidence, rules: Sequence[Rule], paths: Sequence[Path]) -
         "unrecognised": [name for source in loaded.sources for name in source.unknown],
         "interrupted": any(m.finished_at is None for m in manifests),
         **_recoveries(loaded),
+        **assumed.subject(loaded),
     }
 
 

@@ -100,8 +100,13 @@ def _run() -> int:
     except (click.Abort, KeyboardInterrupt):
         terminal.note("interrupted")
         return INTERRUPTED
+    except terminal.OutputLost:
+        raise
     except MemoryError:
         terminal.note("error: the evidence needs more memory than this process may have\n  give less of it at a time, or raise the limit")
+        return ERROR
+    except Exception:  # Python would end with 1, which is "stalled", "matched", "differ": a mistake of ours must accuse nobody
+        terminal.note(f"{terminal.printable(traceback.format_exc())}error: this is a mistake in llmdiag\n  report it with what is above; nothing was judged")
         return ERROR
     return code if isinstance(code, int) else 0
 

@@ -12,17 +12,21 @@ STOPPED = 2
 
 
 @click.command()
-@click.argument("rule")
+@click.argument("rule", required=False)
 @click.option("--no-fault", "--no-ghost", "no_fault", is_flag=True, help="Plant nothing: the diagnosis must be clear.")
-@click.option("--keep", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Keep the bundle in this folder.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the evidence in this folder; it is made if it is not there.")
 @click.option("--dry-heal", "--dry-purge", "dry_heal", is_flag=True, hidden=True, help="Plan the healing only: the demo must then fail.")
-def demo(rule: str, no_fault: bool, keep: Path | None, dry_heal: bool) -> None:
+def demo(rule: str | None, no_fault: bool, keep: Path | None, dry_heal: bool) -> None:
     """Reproduce an incident live on this machine, diagnose it and heal it.
 
-    RULE is a rule id or a unique beginning of one, e.g. ghost-key; prefix-mismatch names prefix-block-mismatch.
+    RULE is a rule id or a unique beginning of one, e.g. ghost-key; prefix-mismatch names prefix-block-mismatch. Without RULE the demos are listed.
     """
     from diag import demos
 
+    if rule is None:
+        for known in demos.demos():
+            terminal.out_line(known)
+        return
     name = demos.find(rule)
     _end_well_on(signal.SIGTERM, signal.SIGHUP)
     console = terminal.console()

@@ -28,6 +28,7 @@ ZONE = click.option("--tz", metavar="ZONE", help="Zone of loose logs that print 
 EVENTS_MAP = click.option(
     "--events-map", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="TOML: which lines of your own tools' logs are events."
 )
+MOST_BESIDE = 20
 RULES = click.option("--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use the rules of this folder.")
 
 
@@ -42,7 +43,29 @@ def analyse(
     else:
         diagnoses = analysis.analyse(paths, rules.load(rules.shipped()), dates=dates)
     _say_if_blind(diagnoses)
+    if events_map is None:
+        _say_if_left_behind(paths)
     return diagnoses
+
+
+def _say_if_left_behind(paths: Sequence[Path]) -> None:
+    """`*.log` leaves the events map beside the logs where it is."""
+    from diag.parsers import events_map
+
+    given = {path.resolve() for path in paths}
+    for folder in dict.fromkeys(path.parent for path in paths if path.is_file() and path.suffix != ".toml"):
+        for file in sorted(folder.glob("*.toml"))[:MOST_BESIDE]:
+            if file.resolve() not in given and file.is_file() and events_map.is_map(_head(file)):
+                terminal.note(terminal.printable(f"a map lies beside the logs and was not read: --events-map {file}"))
+                return
+
+
+def _head(file: Path) -> str:
+    try:
+        with file.open("rb") as handle:
+            return handle.read(1 << 16).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _say_if_blind(diagnoses: "list[Diagnosis]") -> None:

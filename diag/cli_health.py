@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -49,11 +50,11 @@ class Number(click.FloatRange):
 @click.option("--interval", "interval_s", type=Number(0.01, 86_400), default=10.0, show_default=True, help="Seconds between them.")
 @click.option("--timeout", "timeout_s", type=Number(0.05, 3600), default=5.0, show_default=True, help="Seconds for one whole read.")
 @click.option("--no-probe", is_flag=True, help="Never send a request, not even to an idle engine.")
-@click.option("--probe-timeout", "probe_timeout_s", type=Number(0.05, 3600), help="Seconds an idle engine has for one short answer (as many as --floor otherwise: what it does may hide behind a stale gauge; a first compilation takes up to 70).")
+@click.option("--probe-timeout", "probe_timeout_s", type=Number(0.05, 3600), help="Seconds an idle engine has for one short answer (as many as --floor otherwise: what it does may hide behind a stale gauge; a first compilation takes up to 70). No answer in less than --floor proves nothing.")
 @click.option("--model", help="Model to ask (the first that /v1/models lists otherwise).")
-@click.option("--pid", type=click.IntRange(1), help="Any process of the one local backend: what its processes do counts as evidence.")
-@click.option("--floor", "floor_s", type=Number(0.05, 86_400), default=300.0, show_default=True, help="Seconds that a busy engine may show no progress, at least.")
-@click.option("--patience", "patience_s", type=Number(0, 86_400), default=0.0, show_default=True, help="Go on reading for so many seconds while a backend is busy and nothing is proved.")
+@click.option("--pid", type=click.IntRange(1), help="Any living process of the one local backend: what its processes do counts as evidence. It is gone only when it was seen first.")
+@click.option("--floor", "floor_s", type=Number(0.05, 86_400), default=300.0, show_default=True, help="Seconds that a busy engine may show no progress, at least; when given, a queue that admits nobody too.")
+@click.option("--patience", "patience_s", type=Number(0, 86_400), default=0.0, show_default=True, help="Go on reading for so many seconds while a backend is busy and nothing is proved; a queue that admits nobody has to stand as long, or as --floor.")
 @click.option("--prompt-tokens", type=click.IntRange(1), help="Length of the longest prompt in flight: makes the floor higher where it has to be.")
 @click.option("--scale", type=Number(0.01, 1000), default=1.0, show_default=True, help="How long a prompt takes against a 27B model on one card: 0.3 for 8B, 3 for 70B.")
 @click.option("--bearer-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File with the bearer token [env: LLMDIAG_API_KEY].")
@@ -80,8 +81,9 @@ def health(
       FILE FILE...                     saved answers of one backend, oldest first
 
     A token counter that stands still proves nothing: a long prompt looks like that. Stalled is only what shows no
-    progress by any witness for longer than the budget, or whose processes prove it. Give backends, never a load balancer:
-    that is for --proxy.
+    progress by any witness for longer than the budget, or whose processes prove it; admission-stalled, where requests wait
+    for a place and none runs or is admitted for two comparisons and 10 s (--patience or --floor: for as long as those say).
+    Give backends, never a load balancer: that is for --proxy.
 
     \b
     Exit: 0 progressing, idle, starting, sleeping, restarted
@@ -94,9 +96,13 @@ def health(
     from diag.health.polling import backend_of
     from diag.repro.http_post import Wire
 
-    budget = Budget(floor_s=floor_s, scale=scale, prompt_tokens=prompt_tokens, probe_s=asked["probe_timeout_s"])
+    budget = Budget(
+        floor_s=floor_s, scale=scale, prompt_tokens=prompt_tokens, probe_s=asked["probe_timeout_s"], admission_s=_admission_s(floor_s, asked["patience_s"]),
+    )
     asked["probe_timeout_s"] = floor_s if asked["probe_timeout_s"] is None else asked["probe_timeout_s"]
     settings = Settings(probe=not no_probe, budget=budget, **asked)
+    if asked["probe_timeout_s"] < floor_s and not no_probe and not exec_probe:
+        terminal.note(f"--probe-timeout {asked['probe_timeout_s']:g}: an idle engine that does not answer in that time is not proved stuck; that takes --floor ({floor_s:g} s) without an answer")
     token = _token(bearer_file)
     urls, paths = _sorted(targets)
     backends = [*(backend_of(url, token) for url in urls), *(backend_of(url, token, proxy=True) for url in proxies)]
@@ -111,6 +117,19 @@ def health(
             wire = Wire(verify=not insecure, max_body_bytes=MAX_BODY_BYTES)
             code = _live(wire, backends, settings, recorded, pid, _recorder(record, token), watch, form, textfile, exec_probe)
     sys.exit(code)
+
+
+def _admission_s(floor_s: float, patience_s: float) -> float:
+    """Who gives a floor or has patience wants no verdict about a queue sooner than that."""
+    from diag.health.budget import ADMISSION_S
+
+    if _is_given("floor_s"):
+        return floor_s
+    return max(ADMISSION_S, min(patience_s, floor_s)) if patience_s else ADMISSION_S
+
+
+def _is_given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
 def _sorted(targets: Sequence[str]) -> tuple[list[str], list[Path]]:
@@ -175,14 +194,14 @@ def _live(
     from diag.cache import interrupts
     from diag.health.checking import Checker
 
-    processes = _processes(pid)
+    processes = _processes(pid, backends)
     try:
         with interrupts.wished() as stop:
             checker = Checker(wire, backends, settings, stop, watch=processes, recorder=recorder)
             if watch:
                 return _watched(checker, recorded, settings.interval_s, form, textfile, stop)
             if not exec_probe and not sys.stderr.isatty():
-                terminal.note(_plan(settings))
+                terminal.note(_plan(settings, backends))
             with terminal.progress("health") as told:
                 checked = checker.once(told)
     finally:
@@ -191,15 +210,21 @@ def _live(
     return _emit([*recorded, *checked], settings.interval_s, form, textfile, exec_probe)
 
 
-def _plan(settings: "Settings") -> str:
+def _plan(settings: "Settings", backends: "Sequence[Backend]") -> str:
     """What takes so long, for whoever sees no bar."""
+    if all(backend.proxy for backend in backends):
+        return "only proxies are named: they are asked which models they list, and no engine is judged"
     return f"reading /metrics {settings.reads} times, {settings.interval_s:g} s apart: {(settings.reads - 1) * settings.interval_s:g} s"
 
 
-def _processes(pid: int | None) -> "Watch | None":
+def _processes(pid: int | None, backends: "Sequence[Backend]") -> "Watch | None":
+    from diag.health.listening import local_port
     from diag.health.process_evidence import Watch
 
-    return None if pid is None else Watch(pid)
+    if pid is None:
+        return None
+    place = next(backend.place for backend in backends if not backend.proxy)
+    return Watch(pid, port=None if place.unix else local_port(place.host, place.port))
 
 
 def _emit(checked: "Sequence[Checked]", interval_s: float | None, form: str, textfile: Path | None, exec_probe: bool) -> int:
@@ -218,10 +243,36 @@ def _emit(checked: "Sequence[Checked]", interval_s: float | None, form: str, tex
             terminal.rows(report.COLUMNS, [report.engine_row(engine) for engine in item.verdict.engines])
         for line in report.details(item):
             terminal.out_line(terminal.printable(line))
+        if command := _proving(item):
+            terminal.out_line(f"  this goes on until it is proved or over: {terminal.printable(command)}")
     closing = report.closing(checked)
     if closing and not exec_probe:
         terminal.out_line(closing)
     return worst([item.verdict for item in checked])
+
+
+AGAIN = ("pid", "floor_s", "prompt_tokens", "scale", "interval_s", "timeout_s", "bearer_file", "insecure")
+"""Options that a check which goes on longer needs as well."""
+
+
+def _proving(item: "Checked") -> str:
+    """The command that reads on until the budget of a busy engine is over; "" where more reads prove nothing, or have been made."""
+    from diag.health.polling import backend_of
+
+    asked = click.get_current_context()
+    limits = [engine.budget_s for engine in item.verdict.engines if engine.state == item.verdict.state == "busy-unproven" and engine.flat_s is not None and engine.budget_s is not None]
+    if item.source != "live" or not limits or (item.verdict.probe is not None and item.verdict.probe.sent):
+        return ""
+    patience_s = math.ceil(max(limits) + asked.params["interval_s"])
+    if asked.params["patience_s"] >= patience_s:
+        return ""
+    target = next(text for text in asked.params["targets"] if text.startswith(SCHEMES) or not os.path.lexists(text) if backend_of(text).url == item.url)
+    words = ["llmdiag", "health", target, "--patience", str(patience_s)]
+    for option in asked.command.params:
+        value = asked.params[option.name or ""]
+        if option.name in AGAIN and _is_given(option.name):
+            words += [option.opts[0]] if value is True else [option.opts[0], f"{value:g}" if isinstance(value, float) else str(value)]
+    return shlex.join(words)
 
 
 def _watched(checker: "Checker", recorded: "list[Checked]", interval_s: float, form: str, textfile: Path | None, stop: "Stop") -> int:

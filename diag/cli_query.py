@@ -91,6 +91,7 @@ def _save_parquet(frame: Any, output: Path | None) -> None:
     connection = duckdb.connect(":memory:")
     connection.register("rows", frame)
     try:
-        connection.execute(f"COPY rows TO '{str(output).replace(chr(39), chr(39) * 2)}' (FORMAT parquet)")
-    except duckdb.Error as error:
+        with terminal.whole(output) as partial:
+            connection.execute(f"COPY rows TO '{str(partial).replace(chr(39), chr(39) * 2)}' (FORMAT parquet)")
+    except (duckdb.Error, OSError) as error:
         raise BadInput(f"cannot write {output}: {error}", hint="name a writable file with -o") from error

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,4 +134,6 @@ def _show(found: Rows, stages: Rows, diagnoses: "list[Diagnosis]") -> None:
     matched = [result for diagnosis in diagnoses for result in diagnosis.findings]
     if matched:
         console.print()
-        console.print(f"Also: {', '.join(dict.fromkeys(result.rule for result in matched))}; llmdiag analyze tells more", highlight=False, soft_wrap=True)
+        also = f"Also: {', '.join(dict.fromkeys(result.rule for result in matched))}; llmdiag analyze tells more"
+        for part in textwrap.wrap(also, width, break_long_words=False, break_on_hyphens=False):
+            console.print(part, highlight=False, soft_wrap=True)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -116,10 +117,11 @@ def _token(path: Path | None) -> str | None:
 
 def _check_writable(path: Path) -> None:
     """Before the first request: an hour of questions must not end at a read-only folder."""
-    probe = path.with_name(path.name + ".part")
     try:
-        probe.touch()
-        probe.unlink()
+        if path.exists() and not path.is_file():  # a device or a pipe
+            return
+        with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):
+            pass
     except OSError as error:
         raise BundleError(f"cannot write {path}: {error.strerror}", hint="name a writable file with -o; nothing was sent yet") from error
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from diag.errors import BadInput, LlmdiagError
 
 if TYPE_CHECKING:
     from diag.evidence import Evidence
-    from diag.model import Diagnosis, Row
+    from diag.model import Action, Diagnosis, Row, RuleResult
     from diag.spool import Spooled
     from diag.tensors.dump import Dump
     from diag.tensors.result import Comparison
@@ -25,6 +26,12 @@ WIDE = 0.3
 """Relative L2 that no rounding explains."""
 MAX_LOOKUPS = 20_000
 SUFFIXES = (".json", ".parquet")
+BESIDE = frozenset({"block_lookups", "prefix_trials"})
+"""Evidence that goes with a comparison of dumps."""
+UNNAMED = "(this comparison)"
+"""What rows are cited by where no file was asked for."""
+LATER = "comparison.json"
+"""The file that a printed command writes first, where none was asked for."""
 PLACE = click.Path(path_type=Path, exists=True)
 
 
@@ -56,7 +63,8 @@ def compare_dumps(
 
     if output is not None and output.suffix not in SUFFIXES:
         raise BadInput(f"-o {output}: what kind of file?", hint="name it .json (for llmdiag analyze) or .parquet (the pairs as a table)")
-    options, types = _options(asked), _types(asked["dtypes"])
+    types = _types(asked["dtypes"])
+    options = replace(_options(asked), types=types)
     _check_lookups(lookups)
     with terminal.progress("compare-dumps") as progress:
         plain = _opened([good, bad] if control is None else [good, bad, control], progress)
@@ -66,10 +74,12 @@ def compare_dumps(
         found = replace(found, notes=(*unused_types([*plain, *strangers], types), *found.notes))
         progress("diagnosing", 1.0)
         with tempfile.TemporaryDirectory() as folder:
-            rows = _spooled(found, Path(folder, "comparison.duckdb"))
+            rows = _spooled(found, Path(folder, "comparison.duckdb"), UNNAMED if output is None else output.name)
             if output is not None and output.suffix == ".parquet":
                 _write(output, lambda partial: _write_pairs(partial, rows))
             loaded, diagnosis = _diagnosed(found, rows, lookups, output or bad, asked)
+            again = _command(good, bad, donors, lookups, asked)
+            diagnosis = runnable(diagnosis, again, bad, lookups, None if output is None or output.suffix != ".json" else output)
     if output is not None and output.suffix == ".json":
         _write(output, lambda partial: _write_document(partial, _document(found, loaded, diagnosis)))
     try:
@@ -104,7 +114,7 @@ def _check_lookups(paths: Sequence[Path]) -> None:
 def _options(asked: dict[str, Any]) -> Any:
     from diag.tensors.compare import Options
     from diag.tensors.cutting import How
-    from diag.tensors.pairing import SAME_NAMES, read_map
+    from diag.tensors.renaming import SAME_NAMES, read_map
     from diag.tensors.verdicts import Limits
 
     names = SAME_NAMES if asked["map_file"] is None else read_map(asked["map_file"])
@@ -180,16 +190,41 @@ def _donors(path: Path, progress: terminal.Progress) -> "list[Dump]":
     return [open_dump(path, settle_s=0)]
 
 
-def _spooled(found: "Comparison", path: Path) -> "Spooled":
+def _command(good: Path, bad: Path, donors: Sequence[Path], lookups: Sequence[Path], asked: dict[str, Any]) -> str:
+    """This very command without its control and output, to be given once more."""
+    words = ["llmdiag", "compare-dumps", str(good), str(bad)]
+    for name, values in (
+        ("--donors", donors), ("--map", [asked["map_file"]]), ("--block-size", [asked["block_size"]]), ("--layout", [asked["layout"]] if asked["layout"] != "auto" else []),
+        ("--lookups", lookups), ("--dtype", asked["dtypes"]), ("--tolerance", asked["tolerances"]),
+    ):  # fmt: skip
+        for value in values:
+            words += [] if value is None else [name, str(value)]
+    return shlex.join(words)
+
+
+def runnable(diagnosis: "Diagnosis", again: str, bad: Path, lookups: Sequence[Path], written: Path | None) -> "Diagnosis":
+    """The diagnosis with commands that can be run as they stand: a query of the pairs needs the file that holds them."""
+    own = f"llmdiag query {shlex.join(map(str, (bad, *lookups)))} "
+    query = f"{again} -o {LATER}; llmdiag query {shlex.join((LATER, *map(str, lookups)))} "
+
+    def one(action: "Action") -> "Action":
+        run = action.run.replace("llmdiag compare-dumps GOOD BAD", again)
+        return replace(action, run=query + run.removeprefix(own) if written is None and "tensor_pairs" in run and run.startswith(own) else run)
+
+    findings = tuple(replace(item, actions=tuple(map(one, item.actions))) for item in diagnosis.findings)
+    return replace(diagnosis, findings=findings, explained=tuple(replace(item, actions=tuple(map(one, item.actions))) for item in diagnosis.explained))
+
+
+def _spooled(found: "Comparison", path: Path, cited: str) -> "Spooled":
     """The rows that `llmdiag analyze` would make of the document, in a file: each is ten times as long as a small tensor."""
     from diag import spool, tables
     from diag.collectors import tensors
 
     wanted = [table for table in tables.CORE if table.name in tensors.FEEDS]
-    return spool.spool(path, wanted, lambda: _rows(found), tensors.NAME)
+    return spool.spool(path, wanted, lambda: _rows(found, cited), tensors.NAME)
 
 
-def _rows(found: "Comparison") -> "Iterator[Row]":
+def _rows(found: "Comparison", cited: str) -> "Iterator[Row]":
     import msgspec
 
     from diag.collectors import tensors
@@ -198,7 +233,7 @@ def _rows(found: "Comparison") -> "Iterator[Row]":
     decode = msgspec.json.Decoder(list[tensors.Pair]).decode
     pairs = (item for piece in report.pieces(found.results) for item in decode(b"[" + piece + b"]"))
     origin = {"bundle": found.bad.name, "host": "unknown", "capture": "1"}
-    for table, row in tensors.pair_rows(pairs, found.good.name, found.bad.name, "comparison.json"):
+    for table, row in tensors.pair_rows(pairs, found.good.name, found.bad.name, cited):
         yield table, {**origin, **row}
 
 
@@ -233,13 +268,10 @@ def _document(found: "Comparison", loaded: "Evidence", diagnosis: "Diagnosis") -
 
 def _write(path: Path, fill: Callable[[Path], None]) -> None:
     """Whole or not at all. LlmdiagError: it cannot be written."""
-    partial = path.with_name(path.name + ".part")
     try:
-        fill(partial)
-        partial.replace(path)
+        with terminal.whole(path) as partial:
+            fill(partial)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         raise LlmdiagError(f"cannot write {path}: {error.strerror}", hint="name a writable file with -o") from error
     terminal.note(f"written: {path}")
 
@@ -250,7 +282,7 @@ def _write_document(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _write_pairs(path: Path, rows: "Spooled") -> None:
-    """The table tensor_pairs with the types it has there."""
+    """The table tensor_pairs with the types it has there. Raises OSError."""
     import duckdb
 
     from diag import spool
@@ -258,7 +290,7 @@ def _write_pairs(path: Path, rows: "Spooled") -> None:
     try:
         spool.copy_to_parquet(rows, "tensor_pairs", path)
     except duckdb.IOException as error:
-        raise LlmdiagError(f"cannot write {path}: {str(error).splitlines()[0]}", hint="name a writable file with -o") from error
+        raise OSError(errno.EIO, str(error).splitlines()[0].replace(str(path), path.suffix)) from error
 
 
 def _show(found: "Comparison", diagnosis: "Diagnosis", *, more: bool, has_lookups: bool) -> None:
@@ -269,5 +301,13 @@ def _show(found: "Comparison", diagnosis: "Diagnosis", *, more: bool, has_lookup
         console.print(part, highlight=False, soft_wrap=False, width=min(console.width, width))
     if diagnosis.findings:
         console.print()
-        for line in screen.lines(diagnosis, max(40, min(width, tensor_text.WIDTH)), more=more):
+        for line in screen.lines(_of_dumps(diagnosis, found), max(40, min(width, tensor_text.WIDTH)), more=more):
             console.print(line, soft_wrap=True, highlight=False)
+
+
+def _of_dumps(diagnosis: "Diagnosis", found: "Comparison") -> "Diagnosis":
+    """What concerns two dumps: no host, no process, and of other rules no questions that only a snapshot of one answers."""
+    def beside(item: "RuleResult") -> "RuleResult":
+        return replace(item, signals=tuple(signal for signal in item.signals if {*signal.unseen_tables} <= BESIDE))
+
+    return replace(diagnosis, inconclusive=tuple(map(beside, diagnosis.inconclusive)), subject={**diagnosis.subject, "dumps": f"{found.good.name} and {found.bad.name}"})

@@ -152,6 +152,8 @@ class Section:
 
     title: str
     parts: tuple[Part, ...]
+    headline: str = ""
+    """What a report without a finding says of it in its first line; "" = nothing."""
 
 
 @dataclass(frozen=True)

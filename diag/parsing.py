@@ -71,6 +71,11 @@ def _parse_one(source: Source, collector: Collector, rows: dict[str, list[dict[s
     return said + [Collected(collector.NAME, table, "ok") for table in sorted(looked)]
 
 
+def is_strict() -> bool:
+    """In tests a stumble is a failure."""
+    return os.environ.get("LLMDIAG_STRICT") == "1"
+
+
 def _damaged(error: Exception, artefacts: Sequence[Artefact]) -> str:
     """Evidence can be made to hurt: what a parser did not expect costs its tables, not the diagnosis. Raises `error` in tests."""
     named = ", ".join(artefact.path for artefact in artefacts[:3])
@@ -80,7 +85,7 @@ def _damaged(error: Exception, artefacts: Sequence[Artefact]) -> str:
         return f"{named} is nested too deep to be read"
     if isinstance(error, OSError):
         return f"{named}: {error.strerror}"
-    if os.environ.get("LLMDIAG_STRICT") == "1":
+    if is_strict():
         raise error
     return f"{named} could not be read: internal error: {type(error).__name__}: {error}"
 

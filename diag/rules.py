@@ -103,7 +103,7 @@ def read(path: Path) -> Rule:
     """One rule file -> Rule."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise RuleError(f"{path}: {error}", hint="a rule is a UTF-8 TOML file; rules/README.md shows one") from error
     version = raw.get("schema")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -135,17 +136,35 @@ def markup(text: str) -> str:
     return escape(text)
 
 
-def write(path: Path, text: str) -> None:
-    """A file, whole or not at all. Raises BundleError."""
-    if path.is_dir():
-        raise BundleError(f"cannot write {path}: it is a folder", hint="name a file in it with -o")
-    partial = path.with_name(path.name + ".part")
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """The place to fill for a file that shall be there whole or not at all. Raises OSError.
+
+    It has a name of its own, for two may write the same file at a time. What is no file (/dev/null, /dev/stdout, a pipe) is
+    filled as it is, and a link goes on pointing where it did.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    partial = target.with_name(f".llmdiag-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-        partial.replace(path)
-    except OSError as error:
+        yield partial
+        partial.replace(target)
+    except BaseException:
         with contextlib.suppress(OSError):  # a read-only mount refuses even that
             partial.unlink()
+        raise
+
+
+def write(path: Path, text: str) -> None:
+    """A file, whole or not at all. Raises BundleError."""
+    try:
+        with whole(path) as partial:
+            partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except IsADirectoryError as error:
+        raise BundleError(f"cannot write {path}: it is a folder", hint="name a file in it with -o") from error
+    except OSError as error:
         raise BundleError(f"cannot write {path}: {error.strerror}", hint="name a writable file with -o") from error
 
 

@@ -93,10 +93,16 @@ def _after_signal(number: int, state: str) -> Callable[[labs.Lab], object]:
 def _observed(lab: labs.Lab) -> object:
     lab.get("/observe")
     core = _called(lab, "EngineCore")
-    labs.wait_until(lambda: procfs.stat(core).state == "t", WAIT_S)
+    labs.wait_until(lambda: all(procfs.stat(core, tid).state == "t" for tid in procfs.tids(core)), WAIT_S)
     stuck = lab.get_later("/generate")
     labs.wait_until(lambda: lab.metrics()["vllm:num_requests_running"] == 1, WAIT_S)
     return stuck
+
+
+def _traced(lab: labs.Lab) -> object:
+    lab.get("/observe?stop=0")
+    labs.wait_until(lambda: procfs.status(_called(lab, "EngineCore"))["TracerPid"] != "0", WAIT_S)
+    return lab.get("/generate")
 
 
 def _called(lab: labs.Lab, name: str) -> int:
@@ -113,7 +119,7 @@ def _each(pid: int, name: str) -> list[str]:
     return found
 
 
-LAB_OF = dict.fromkeys(("worker-dead-or-stopped", "scheduler-stall", "observer-is-the-incident"), "lost-worker-reply")
+LAB_OF = dict.fromkeys(("worker-dead-or-stopped", "scheduler-stall", "observer-is-the-incident", "collective-desync"), "lost-worker-reply")
 """Rules whose states are those of another rule's lab."""
 STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]]] = {
     "gil-held-in-native-call": {"incident": ((), _released), "lock-released": (("--polite",), _released)},
@@ -126,11 +132,14 @@ STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]
     },
     "worker-dead-or-stopped": {
         "incident": ((), _after_signal(signal.SIGSTOP, "T")),
-        "killed": ((), _after_signal(signal.SIGKILL, "Z")),
-        "in-the-kernel": ((), _asked_of_engine("stuck=1", lambda lab: procfs.stat(_called(lab, "Worker_TP1")).state == "D")),
+        "incident-killed": ((), _after_signal(signal.SIGKILL, "Z")),
+        "incident-in-the-kernel": ((), _asked_of_engine("stuck=1", lambda lab: procfs.stat(_called(lab, "Worker_TP1")).state == "D")),
     },
+    "collective-desync": {"incident": (("--collective",), _asked_of_engine("absent=1", lambda lab: "stays away" in lab.log.read_text()))},
     "scheduler-stall": {"incident": ((), _asked_of_engine("unsplittable=9000", lambda lab: labs.is_hot(_called(lab, "EngineCore"))))},
-    "observer-is-the-incident": {"incident": ((), _observed)},
+    "observer-is-the-incident": {"incident": ((), _observed), "runs-traced": ((), _traced)},
     "redis-dependency-stall": {"incident": ((), _asking_redis), "waits-and-serves": (("--in-thread",), _asking_redis)},
 }
 """Rule -> state -> (options of its lab, how to bring it about); what that returns is kept until the end."""
+NEED_TORCH = frozenset({"collective-desync"})
+"""Rules whose labs need torch: entered by the tests where it is installed, and not recorded."""

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from diag import engine, evidence, rules
+from diag.errors import SqlError
 from diag.evidence import Extras
 from tests.test_rules import GOOD
 
@@ -40,6 +43,36 @@ def derive(frames):
     import pandas as pd
     return {"fan_count": pd.DataFrame([{"fans": len(frames["fast_fans"])}])}
 '''
+
+
+STUMBLES = """
+from diag.tables import table
+NEEDS = ("processes",)
+GIVES = (table("odd", "Odd", "n BIGINT: number"),)
+def derive(frames):
+    import pandas as pd
+    {}
+"""
+
+
+@pytest.mark.parametrize(("body", "says"), [
+    ("raise ValueError('1.2.3')", "internal error: ValueError: 1.2.3"), ('return {"odd": pd.DataFrame([{"n": 10**30}], dtype=object)}', "1 values of n cannot be"),
+])  # fmt: skip
+def test_a_derivation_that_stumbles_over_evidence_costs_its_tables_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, says: str) -> None:
+    """Not in tests: there (LLMDIAG_STRICT) it is a failure."""
+    (tmp_path / "derivations").mkdir()
+    (tmp_path / "derivations" / "odd.py").write_text(STUMBLES.replace("{}", body, 1))
+    (tmp_path / "ps.txt").write_text("PID PPID STAT COMMAND\n7 1 S python\n")
+    extras = Extras(derivations=(tmp_path / "derivations",))
+    monkeypatch.delenv("LLMDIAG_STRICT", raising=False)
+    case = evidence.open_paths([tmp_path / "ps.txt"], extras=extras)
+    assert [item.reason for item in case.collected if item.table_name == "odd" and says in (item.reason or "")], case.collected
+    assert case.rows("SELECT pid FROM processes", "test", 9)[0] == [{"pid": 7}]
+    assert "odd" in case.unseen(case.reads("SELECT n FROM odd", "test"))
+    assert case.rows("SELECT status FROM collected WHERE table_name = 'odd'", "test", 9)[0] == [{"status": "partial"}]
+    monkeypatch.setenv("LLMDIAG_STRICT", "1")
+    with pytest.raises((ValueError, SqlError)):
+        evidence.open_paths([tmp_path / "ps.txt"], extras=extras)
 
 
 def test_collector_view_derivation_and_rule(tmp_path: Path) -> None:

@@ -541,7 +541,7 @@ def test_a_real_engine(case: str, verdict: str) -> None:
         assert len(lines) <= 24
         assert max(map(cells, lines)) <= width
     if verdict == "matched":
-        assert lines[0] == "CONFIRMED process-stopped: pid 30484 (VLLM::Worker)"
+        assert lines[0] == "CONFIRMED worker-dead-or-stopped: worker 30484, which is stopped by a signal (state T)"
         assert any("progress counters" in line for line in lines)
         assert any(line.strip() == "kill -CONT 30484" for line in lines)
     jsonschema.validate(json.loads(json.dumps(json_.render(found), allow_nan=False)), json_.schema())

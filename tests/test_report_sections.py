@@ -15,6 +15,7 @@ from diag.model import Diagnosis, Part, Section
 from diag.report import answers, heatmap, json_, markdown, sections, text
 from diag.report.answers import beside, grep
 from diag.report.sections import kv_map, prefix_experiment
+from diag.report.words import headline
 from tests.conftest import SAMPLES
 
 RULES = rules.load(rules.shipped())
@@ -50,6 +51,19 @@ def document(**facts: object) -> dict[str, object]:
         "cache": {"family": "vllm", "full_by": "1297 new tokens, it holds 1024", "capacity_tokens": 1024, "new_tokens": 9931.0}, "arms": [], "trials": TRIALS,
         "prompts": [{"index": 0, "line": 1, "id": None, "kind": "completions", "stable": True, "expect_met": None, "good": GOOD}], **facts,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("verdict", "exercised", "first"), [
+    ("no-failure", True, "CLEAR: the prefix cache experiment found no failure; "),
+    ("not-exercised", False, "CLEAR: nothing found, but the experiment did not test the prefix cache; "),
+    ("reproduced", True, "CONFIRMED kv-hit-corrupt: prompt 0"),
+])  # fmt: skip
+def test_the_first_line_says_what_the_experiment_found(tmp_path: Path, verdict: str, exercised: bool, first: str) -> None:
+    facts = {} if verdict == "reproduced" else {"trials": [trial("baseline", 2), trial("pressure", 1)], "healed_by_bypass": None}
+    found = diagnosed(tmp_path, document(verdict=verdict, exercised=exercised, **facts))
+    lead, subject = headline(found)
+    said = f"{lead}: {subject}" if subject else lead
+    assert said.startswith(first), said
 
 
 def diagnosed(folder: Path, *documents: Mapping[str, object], further: tuple[Path, ...] = ()) -> Diagnosis:

@@ -175,3 +175,11 @@ def test_modules_of_the_current_folder_are_never_loaded() -> None:
             (Path(folder) / f"{name}.py").write_text("raise SystemExit('executed')")
         said = shell(f"{shlex.quote(sys.executable)} -P -m diag.cli query {INCIDENT} 'SELECT 1 AS a'", Path(folder))
         assert (said.code, said.out.split()) == (0, ["a", "1"]), said.err
+
+
+def test_a_mistake_of_ours_is_no_verdict(tmp_path: Path) -> None:
+    """Python itself would end with 1, which is "matched", "stalled" and "differ"."""
+    code = "import click, diag.cli as c; c.cli.add_command(click.Command('boom', callback=lambda: {}['\\x1b[31mred'])); c.main()"
+    done = subprocess.run([sys.executable, "-c", code, "boom"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "KeyError" in done.stderr and "this is a mistake in llmdiag" in done.stderr and "\x1b" not in done.stderr, done

@@ -1,7 +1,11 @@
 """What a terminal shows: whole words, readable columns, and evidence as it is - no emoji, no colours of its own."""
 
+import os
 import re
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from diag import terminal
 from diag.report.charset import PLAIN
@@ -19,6 +23,33 @@ def test_a_key_with_colons_is_no_emoji(tmp_path: Path) -> None:
     rule = (SAMPLES.parent / "rules" / "process-stopped.toml").read_text(encoding="utf-8")
     (tmp_path / "process-stopped.toml").write_text(re.sub(r'(?m)^title.*', f'title = "{KEY} [red]x"', rule, count=1), encoding="utf-8")
     assert f"{KEY} [red]x" in llmdiag("rules", "list", str(tmp_path)).out
+
+
+def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:
+    """Replacing what is there by a new file would cost a root user /dev/null."""
+    pipe, link, mine = tmp_path / "pipe", tmp_path / "link.md", tmp_path / "link.md.part"
+    os.mkfifo(pipe)
+    link.symlink_to("real.md")
+    mine.write_text("mine")
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        try:
+            assert llmdiag("report", CASE, "-f", "md", "-o", str(pipe)).code == 1
+            text, _ = reader.communicate(timeout=60)
+        finally:
+            reader.kill()
+    assert pipe.is_fifo()
+    assert llmdiag("report", CASE, "-f", "md", "-o", str(link)).code == 1
+    assert (link.is_symlink(), link.read_text(encoding="utf-8"), mine.read_text()) == (True, text, "mine")
+    assert text.startswith("# ")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["link.md", "link.md.part", "pipe", "real.md"]
+
+
+@pytest.mark.parametrize("command", [("report", CASE), ("recovery", str(SAMPLES / "vllm-0.32-cpu" / "sigterm-in-flight.log")), ("query", CASE, "SELECT 1 AS one", "-f", "parquet")])
+def test_a_place_that_cannot_be_is_named(tmp_path: Path, command: tuple[str, ...]) -> None:
+    for place in ("x" * 300, "no/such/folder.md", "/dev/full"):
+        said = llmdiag(*command, "-o", place, cwd=tmp_path)
+        assert (said.code, said.err.count("cannot write")) == (2, 1), said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_that_have_no_room_become_blocks() -> None:

@@ -28,7 +28,7 @@ from diag.errors import BadInput, CollectorError, Denied, Vanished
 from diag.instruments import beside
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
-from diag.parsers import engine_journal, engine_log, engine_scan, log_access, log_index
+from diag.parsers import engine_journal, engine_log, engine_scan, log_access, log_index, log_versions
 from diag.parsers.log_clock import OFFSET, zone_of
 from diag.parsers.log_index import INDEX, Log
 from diag.tables import Table
@@ -138,7 +138,8 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
         log = known.get((folder, name.split("-", 1)[0]))
         with artefact.opener() as stream:
             zone = log_index.zone(log) or artefact.zone
-            yield from engine_scan.rows(stream, log_index.origin(artefact, log), year=artefact.year, tz=zone)
+            found = engine_scan.rows(stream, log_index.origin(artefact, log), year=artefact.year, tz=zone)
+            yield from log_versions.beside(found) if log is None else found  # live, the packages themselves are read
 
 
 def unit_of(cgroup: str) -> Unit | None:

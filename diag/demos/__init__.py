@@ -68,6 +68,7 @@ def run(rule: str, settings: Settings) -> Iterator[Step]:
     if settings.keep is not None and (old := [path for pattern in KEPT for path in settings.keep.glob(pattern)]):
         raise BadInput(f"{old[0]} is there already", hint="name another folder with --keep, or move it away")
     demo = demos()[rule]
+    _make(settings.keep)
     if missing := [name for name in demo.NEEDS if importlib.util.find_spec(name) is None]:
         raise DemoFailed(f"the lab needs {' and '.join(missing)}", hint=demo.HINT)
     with tempfile.TemporaryDirectory(prefix="llmdiag-demo-") as folder:
@@ -75,6 +76,14 @@ def run(rule: str, settings: Settings) -> Iterator[Step]:
             yield from demo.run(Path(folder), settings)
         except DemoFailed as error:
             raise DemoFailed(error.message, hint=_kept(Path(folder), error.hint)) from error
+
+
+def _make(folder: Path | None) -> None:
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be made: {error.strerror}", hint="name another folder with --keep") from error
 
 
 def _kept(folder: Path, hint: str | None) -> str:

@@ -1,6 +1,7 @@
 """Incident 2: the prefix cache of a model server reuses the wrong block, and certain answers turn wrong and stay so."""
 
 import json
+import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ RULE = "prefix-block-mismatch"
 NEEDS = ("torch", "aiohttp")
 HINT = "pip install 'llmdiag[demo,torch]' brings what this demo needs"
 COMPARISON = "demo-incident.json"
+KEPT_DONORS = 8
+"""Dumps of earlier requests that --keep keeps, those that the comparison names first; half a megabyte each, as the others."""
 FORMAT = "pt"
 KEEP = 400
 """Requests of the experiment whose tensors stay on disk, half a megabyte each."""
@@ -34,6 +37,8 @@ class Trouble:
     good: tuple[int, ...]
     """The last one, and one more that hit as many blocks, if there is one."""
     bad: int
+    experiment: Json
+    """The document of that experiment."""
 
 
 def run(folder: Path, settings: Settings) -> Iterator[Step]:
@@ -54,10 +59,15 @@ def run(folder: Path, settings: Settings) -> Iterator[Step]:
         trouble = yield from _break(lab, prompts_file)
         _post(lab, "/lab/dump", {"on": False})
         yield _by_hand(lab, prompts[trouble.prompt], good[trouble.prompt])
+    keep = settings.keep or folder
+    _keep(lookups, keep / "demo-incident-lookups.log")
+    (keep / "demo-incident-experiment.json").write_text(json.dumps(trouble.experiment), encoding="utf-8")
     runs = [dumps / FORMAT / f"run-{number}" for number in (trouble.bad, *trouble.good)]
     donors = [path for path in sorted(dumps.glob(f"{FORMAT}/request-*")) if int(path.name.rpartition("-")[2]) < trouble.bad]
-    yield from _explain(runs, donors, lookups, (settings.keep or folder) / COMPARISON)
-    yield from _heal(folder, prompts_file, prompts, good, trouble.seed, healing="linear" if settings.heal else "binary")
+    yield from _explain(runs, donors, lookups, keep / COMPARISON)
+    if settings.keep is not None:
+        yield _keep_dumps(runs, donors, keep)
+    yield from _heal(folder, keep, prompts_file, prompts, good, trouble.seed, healing="linear" if settings.heal else "binary")
 
 
 def _lab() -> Path:
@@ -78,19 +88,20 @@ def _break(lab: labs.Lab, prompts_file: Path) -> Generator[Step, None, Trouble]:
         before = _request_number(_ask(lab, {"prompt": f"round {seed}"}))
         found = _experiment(lab, prompts_file, seed)
         yield Step("llmdiag repro-prefix: the cache under pressure", _told(found))
-        if found["verdict"] == "reproduced" and (trouble := _first_failure(found["trials"], before, seed)) is not None:
+        if found["verdict"] == "reproduced" and (trouble := _first_failure(found, before, seed)) is not None:
             return trouble
     raise DemoFailed(f"no prompt of the incident failed in {ROUNDS} experiments")
 
 
-def _first_failure(trials: Sequence[Json], before: int, seed: int) -> Trouble | None:
+def _first_failure(found: Json, before: int, seed: int) -> Trouble | None:
     """The first wrong answer to a prompt as it stands, and the right ones before that hit as many blocks, if there are any."""
-    asked = [(before + number, trial) for number, trial in enumerate(trials, 1) if trial["kind"] == "reask"]
-    bad, wrong = next(((number, trial) for number, trial in asked if trial["reproduced"]), (0, {}))
+    asked = [(before + number, trial) for number, trial in enumerate(found["trials"], 1) if trial["kind"] == "reask"]
+    nothing: tuple[int, Json] = (0, {})
+    bad, wrong = next(((number, trial) for number, trial in asked if trial["reproduced"]), nothing)
     right = [(number, trial) for number, trial in asked if number < bad and trial["prompt"] == wrong["prompt"] and trial["answer_class"] == "same"]
     alike = [number for number, trial in right if trial["cached_tokens"] == wrong["cached_tokens"]]
     good = alike[-2:][::-1] or [number for number, _ in right[-1:]]
-    return Trouble(seed, wrong["prompt"], tuple(good), bad) if good else None
+    return Trouble(seed, wrong["prompt"], tuple(good), bad, found) if good else None
 
 
 def _by_hand(lab: labs.Lab, prompt: Json, good: Json) -> Step:
@@ -145,11 +156,34 @@ def _lookups(found: Json) -> Iterator[str]:
             yield f"{lookup}: binary search {count.get('binary', 0)} blocks, walk {count.get('linear', 0)}"
 
 
-def _heal(folder: Path, prompts_file: Path, prompts: Sequence[Json], good: Sequence[Json], seed: int, healing: str) -> Iterator[Step]:
+def _keep(path: Path, target: Path) -> None:
+    """Copy a file or a folder, unless that is where it is."""
+    if path.is_dir():
+        shutil.copytree(path, target)
+    elif path != target:
+        shutil.copyfile(path, target)
+
+
+def _keep_dumps(runs: Sequence[Path], donors: Sequence[Path], keep: Path) -> Step:
+    """The dumps that were compared, and some donors: enough to compare them again."""
+    comparison = json.loads((keep / COMPARISON).read_text(encoding="utf-8"))
+    named = {pair["alias_of"]["dump"] for pair in comparison["pairs"] if pair["alias_of"] is not None}
+    some = sorted(donors, key=lambda path: (path.name not in named, -donors.index(path)))[:KEPT_DONORS]
+    place = keep / "demo-incident-dumps"
+    for name, path in zip(("bad", "good", *(f"control-{number}" for number in range(len(runs)))), runs, strict=False):
+        _keep(path, place / name)
+    for path in some:
+        _keep(path, place / "donors" / path.name)
+    return Step("Kept", f"{keep}: log of the lookups, experiments, the comparison, the dumps compared and {len(some)} of {len(donors)} donors")
+
+
+def _heal(folder: Path, keep: Path, prompts_file: Path, prompts: Sequence[Json], good: Sequence[Json], seed: int, healing: str) -> Iterator[Step]:
     """The same pressure on a server whose lookup walks. Raises DemoFailed when it fails still."""
-    with labs.start_lab(_lab() / "lab.py", "--lookup", healing, "--dtype", "bfloat16", log=folder / "healed.log") as lab:
+    lookups = keep / "demo-incident-healed-lookups.log"
+    with labs.start_lab(_lab() / "lab.py", "--lookup", healing, "--dtype", "bfloat16", "--lookup-log", str(lookups), log=folder / "healed.log") as lab:
         yield Step(f"Restarted with the {healing} lookup", f"pid {lab.pid}, {lab.url}")
         found = _experiment(lab, prompts_file, seed)
+        (keep / "demo-incident-healed-experiment.json").write_text(json.dumps(found), encoding="utf-8")
         yield Step("llmdiag repro-prefix: the same pressure", _told(found))
         if found["verdict"] != "no-failure":
             raise DemoFailed(f"after the healing the experiment says {found['verdict']}")

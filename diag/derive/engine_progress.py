@@ -59,7 +59,7 @@ class Series:
 
     @property
     def role(self) -> str:
-        return self.found.witness.role
+        return "waiting" if self.found.witness.role == "deferred" else self.found.witness.role
 
     @property
     def witness(self) -> bool:
@@ -102,7 +102,7 @@ def _engines(place: Key, known: Sequence[tuple[dict[str, Any], Found, str | None
     only = next(iter(ranked)) if len(ranked) == 1 else None
     engines: dict[str | None, dict[Key, Series]] = {}
     for row, found, engine in own:
-        if found.witness.role not in ("running", "waiting", *witnesses.PROGRESS):
+        if found.witness.role not in ("running", "waiting", "deferred", *witnesses.PROGRESS) or found.witness.of_waiting:
             continue
         series = engines.setdefault(only if engine is None else engine, {}).setdefault((row["name"], row["labels"]), Series(found))
         series.reads.append(row["read"])

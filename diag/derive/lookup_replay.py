@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from diag.lookups.events import key_of
-from diag.lookups.frames import event_of, flag, look_of, number, records
+from diag.lookups.followed import Answers, Used, used
+from diag.lookups.frames import asked_of, event_of, flag, look_of, number, records, seconds
 from diag.lookups.invariants import Look, at_lookups, windowed
 from diag.lookups.replay import blind_spots, linear, lower_bound
+from diag.lookups.ties import Trials
 from diag.tables import Table, table
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEEDS = ("block_lookups",)
-WANTS = ("kv_events", "lookup_hits")
+WANTS = ("kv_events", "lookup_hits", "prefix_trials", "known_versions")
 GIVES: tuple[Table, ...] = (
     table(
         "lookup_replay",
@@ -33,10 +35,13 @@ GIVES: tuple[Table, ...] = (
         "mask VARCHAR: 1 = cached and computed, 0 = not, per block; at most 64 of them; NULL = lists",
         "linear_hit BIGINT: blocks that a walk to the first miss reuses; at least, where no miss is known",
         "binary_hit BIGINT: blocks that the binary search reuses, as logged, else as replayed",
-        "binary_by VARCHAR: logged (the engine did search so) | replayed (it would have answered that)",
-        "engine_hit BIGINT: blocks that the engine says it reused; NULL = not logged",
+        "binary_by VARCHAR: logged (a search of the engine answered so, which need not be the one it follows) | replayed (it would have answered that)",
+        "engine_hit BIGINT: blocks that the engine says it reused; NULL = neither logged nor told by an experiment",
+        "engine_by VARCHAR: logged | cached_tokens (of the answer to this request, where the two searches disagree); NULL = not known",
+        "reused BOOLEAN: the engine used an answer with a block that is not there; NULL = nothing says which of two answers it used",
+        "known_by VARCHAR: how that is known, in words; NULL = not known, or no dispute",
         "disagrees BOOLEAN: the binary search reuses a block that is not there, or the two lists differ",
-        "follows VARCHAR: binary | linear | neither: which answer the engine's own one equals; NULL = not logged, or both are the same",
+        "follows VARCHAR: binary | linear | neither: which answer the engine's own one equals; NULL = not known, or both are the same",
         "hole BIGINT: position of the first block that is not there and that the binary search or the engine reuses; NULL = none, or lists",
         "why VARCHAR: not cached | not computed, of that block; NULL = no hole",
         "behind BIGINT: blocks that are reused behind the hole; NULL = no hole",
@@ -64,23 +69,37 @@ class _Lookup:
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
-    """block_lookups (+ kv_events, lookup_hits) -> lookup_replay."""
+    """block_lookups (+ kv_events, lookup_hits, prefix_trials, known_versions) -> lookup_replay."""
     import pandas as pd
 
     rows = frames["block_lookups"]
     if rows.empty:
         return {}
-    given = []
+    given, asked = [], frames.get("prefix_trials")
+    trials = Trials([] if asked is None or asked.empty else [asked_of(row) for row in records(asked)])
     for capture, here in rows.groupby(CAPTURE, dropna=False, sort=False):
         lookups = _lookups(records(here))
         masks = _event_masks(lookups, _of(frames.get("kv_events"), capture))
         hits = _hits(_of(frames.get("lookup_hits"), capture))
-        given += [
-            {**dict(zip(CAPTURE, capture, strict=True)), **row}
-            for lookup in lookups
-            if (row := _row(lookup, masks.get(str(lookup.first["lookup"])), hits)) is not None
-        ]
+        found = [row for lookup in lookups if (row := _row(lookup, masks.get(str(lookup.first["lookup"])), hits)) is not None]
+        versions = {f"{row['component']} {row['version']} {row['about']}": str(row["status"]) for row in _of(frames.get("known_versions"), capture)}
+        settled = used([_answers(row, trials) for row in found], versions)
+        given += [{**dict(zip(CAPTURE, capture, strict=True)), **row, **_settled(row, answer)} for row, answer in zip(found, settled, strict=True)]
     return {"lookup_replay": pd.DataFrame(given)} if given else {}
+
+
+def _answers(row: "Mapping[str, Any]", trials: Trials) -> Answers:
+    request = row["request"]
+    trial = None if request is None else trials.named(str(request), seconds(row["ts"]))
+    return Answers(
+        f"the lookup at {row['lookup']}" if request is None else f"request {request}", row["binary_hit"], row["linear_hit"],
+        bool(row["disagrees"]) or row.get("hole") is not None, row["engine_hit"], None if trial is None else trial.cached_tokens, row["binary_by"] == "logged",
+    )
+
+
+def _settled(row: "Mapping[str, Any]", answer: Used) -> dict[str, object]:
+    followed = row["follows"] if answer.by != "cached_tokens" else _follows(answer.engine, row["binary_hit"], row["linear_hit"])
+    return {"engine_hit": answer.engine, "engine_by": answer.by, "reused": answer.reused, "known_by": answer.says, "follows": followed}
 
 
 def _of(frame: "pd.DataFrame | None", capture: Sequence[object]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from diag.lookups import hash_check, invariants
-from diag.lookups.frames import event_of, hit_of, look_of, records
+from diag.lookups.frames import event_of, flag, hit_of, look_of, records
 from diag.lookups.invariants import Violation
 from diag.tables import Table, table
 
@@ -31,6 +31,7 @@ GIVES: tuple[Table, ...] = (
 
 CAPTURE = ["bundle", "host", "capture"]
 TABLES = ("block_lookups", *WANTS)
+UNKNOWN = "nothing says whether the engine used this answer or that of the walk, which was logged beside it"
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
@@ -70,13 +71,14 @@ def _all(tables: "Mapping[str, list[dict[str, Any]]]") -> Iterator[Violation]:
 
 
 def _crosses(row: "Mapping[str, Any]") -> bool:
-    """Did this lookup reuse a block behind a missing one? The engine's own answer counts, where it is known."""
-    answer = row["engine_hit"] if row["engine_hit"] is not None else row["binary_hit"] if row["binary_by"] == "logged" else None
-    return row["hole"] is not None and answer is not None and int(answer) > int(row["hole"])
+    """Did this lookup reuse a block behind a missing one, or may it have?"""
+    is_answered = row["engine_hit"] is not None or row["binary_by"] == "logged"
+    return row["hole"] is not None and is_answered and flag(row["reused"]) is not False
 
 
 def _across_hole(row: "Mapping[str, Any]") -> Violation:
     answer = int(row["engine_hit"] if row["engine_hit"] is not None else row["binary_hit"])
     hole = int(row["hole"])
     says = f"{answer} blocks are reused, but block {hole} is {row['why'] or 'not there'}: a walk reuses {hole}"
-    return Violation("hit-after-miss", says, str(row["source"]), row["exempt"], row["request"], hole)
+    benign = row["exempt"] or (UNKNOWN if flag(row["reused"]) is None else None)
+    return Violation("hit-after-miss", says, str(row["source"]), benign, row["request"], hole)

@@ -39,7 +39,7 @@ GIVES: tuple[Table, ...] = (
         "own_bytes BIGINT: what the process itself held; NULL = not named",
         "unallocated_bytes BIGINT: what its allocator held in pieces that fit nobody; NULL = not named",
         "held_bytes BIGINT: what others held, by these figures; NULL = they do not tell",
-        "cause VARCHAR: orphan | freed (a later start fitted) | alone (nobody else is there) | model (nor are the weights loaded yet) | engine (another one) | other (no engine); NULL = not known",
+        "cause VARCHAR: orphan | freed (a later start fitted) | alone (nobody else is there) | model (nor are the weights loaded yet) | engine (another one) | other (another program); NULL = not known",
         "because VARCHAR: in words",
         "message VARCHAR: the message",
     ),
@@ -48,7 +48,7 @@ GIVES: tuple[Table, ...] = (
         "Who beside the engine that failed was on its device",
         _FAILURE, "pid BIGINT: process", "started_at TIMESTAMP: its start; NULL = not told", "ppid BIGINT: its parent; NULL = not told",
         "role VARCHAR: as in processes", "cmd VARCHAR: command line or name; NULL = not told", "gpu BIGINT: device by its tool; NULL = not told",
-        "used_bytes BIGINT: what it held; NULL = not told", "kind VARCHAR: orphan | engine (with a living parent) | other (no engine) | unseen (whose child it is is not told)",
+        "used_bytes BIGINT: what it held; NULL = not told", "kind VARCHAR: orphan | engine (with a living parent) | other (another program) | unseen (whose child it is is not told)",
         "says VARCHAR: why it is that", "matters BOOLEAN: it held a good part of what others held",
     ),
 )  # fmt: skip

@@ -13,7 +13,10 @@ which is k_s = 50.4 s. `margin` (2) is for slower boxes, `scale` for another mod
   unchunked prefill) are shorter; vLLM itself gives up on a step after 300 s, SGLang's watchdog too.
 - `ceiling_s` bounds what is guessed from the KV cache; a given `prompt_tokens` is not bounded by it.
 - `frozen_s`: stacks that do not change while no CPU time is used prove a hang earlier.
-- `probe_s`: how long an idle engine may leave one short question unanswered; None = as long as the whole budget.
+- `admission_s` 10 s: how long requests must wait while none runs before that is an admission stall; two comparisons at the default
+  interval take longer, reads that follow each other fast do not. It is the floor, or the patience, where those are given.
+- `probe_s`: how long an idle engine may leave one short question unanswered; None = as long as the whole budget. A shorter one
+  asks for less time, and proves nothing sooner than the floor.
 """
 
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 HUNDRED_K = 100_000
 K_S = 50.4
 QUADRATIC = 0.75
+ADMISSION_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Budget:
     prompt_tokens: int | None = None
     frozen_s: float = 60.0
     probe_s: float | None = None
+    admission_s: float = ADMISSION_S
 
     def prefill_s(self, tokens: float) -> float:
         """Seconds that a cold prefill of so many tokens may take, with margin."""
@@ -47,6 +52,10 @@ class Budget:
         if held_tokens is None or past_prefill:
             return self.floor_s
         return max(self.floor_s, min(self.ceiling_s, self.prefill_s(held_tokens)))
+
+    def silence_s(self) -> float:
+        """How long a question must go unanswered before that proves a hang."""
+        return max(self.seconds(), self.probe_s or 0.0)
 
     def says(self, held_tokens: float | None = None, *, past_prefill: bool = False) -> str:
         """The budget with where it comes from, for the reason of a verdict."""
@@ -63,4 +72,4 @@ class Budget:
             guess = self.prefill_s(tokens)
             cut = "the floor" if value > guess else "the ceiling" if value < guess else "as computed"
             why = f"{tokens:,.0f} tokens {given}: {factors:.1f} s x (n + {QUADRATIC} n^2), n = {n:.3f}, is {guess:.0f} s: {cut}"
-        return f"{value:.0f} s ({why})"
+        return f"{value:.0f} s ({why})" if value >= 10 else f"{value:.2g} s ({why})"

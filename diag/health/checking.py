@@ -12,7 +12,7 @@ from typing import Literal
 
 from diag.cache.interrupts import Stop
 from diag.health import probing, proof
-from diag.health.budget import Budget
+from diag.health.budget import ADMISSION_S, Budget
 from diag.health.polling import Backend, Look, rounds
 from diag.health.process_evidence import STACKS_S, Watch
 from diag.health.reads import Read
@@ -53,7 +53,7 @@ class Settings:
         """A check takes no longer than that."""
         step_s = max(self.interval_s, self.timeout_s + 1.0) + 5.0
         question_s = 2 * self.probe_timeout_s + probing.MODELS_S + READS_AFTER * step_s if self.probe else 0.0
-        return self.reads * step_s + question_s * (2 if self.patience_s else 1) + self.patience_s
+        return self.reads * step_s + question_s * (2 if self.patience_s else 1) + max(self.patience_s, ADMISSION_S)
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,10 @@ class Checker:
             yield self._checked()
 
     def _settle(self, told: Told) -> None:
-        """More reads while something is open that they may decide, within the patience."""
+        """More reads while something is open that they may decide, within the patience, or the few seconds that a queue must be seen."""
         patience_s, began = self._settings.patience_s, time.monotonic()
+        if patience_s <= 0 and self._is_queue():
+            patience_s = ADMISSION_S
         if patience_s <= 0 or not self._is_open():
             return
         for _ in self._rounds():
@@ -146,6 +148,13 @@ class Checker:
             told(f"busy, and nothing is proved yet: {spent_s:.0f} of {patience_s:.0f} s", min(1.0, spent_s / patience_s))
             if not self._is_open() or spent_s + self._settings.interval_s > patience_s:
                 return
+
+    def _is_queue(self) -> bool:
+        """Requests wait and none runs, and the reads so far lie too close together to prove anything."""
+        return self._settings.budget.admission_s <= ADMISSION_S and any(
+            engine.state == "busy-unproven" and engine.running == 0 and engine.flat_s is not None and (engine.budget_s or 0.0) > engine.flat_s
+            for item in self._read for engine in self._verdict(item).engines if engine.budget_s == self._settings.budget.admission_s
+        )
 
     def _is_open(self) -> bool:
         return any(self._verdict(item).state == "busy-unproven" for item in self._read)

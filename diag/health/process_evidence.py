@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from diag import procfs
 from diag.errors import Absent, CollectorError, Denied, Garbled, Vanished
+from diag.health.listening import listeners
 from diag.health.proof import ENGINE_ROLES, Look, ProcessEvidence, ProcessSeen
 from diag.instruments import dumper
 from diag.instruments.stack_sampler import Sampler, Taken
@@ -33,9 +34,10 @@ WAITS = re.compile(
 class Watch:
     """Looks at the service that `pid` belongs to. `close` ends what runs in the background."""
 
-    def __init__(self, pid: int, *, stacks: bool = True) -> None:
+    def __init__(self, pid: int, *, stacks: bool = True, port: int | None = None) -> None:
+        """`port`: where the backend of these processes listens on this machine; None = not on a port of it."""
         self.notes: list[str] = []
-        self._pid = pid
+        self._port = port
         self._target: procfs.Identity | None = None
         self._root: procfs.Identity | None = None
         self._known: dict[procfs.Identity, str] = {}
@@ -48,14 +50,15 @@ class Watch:
             self._target = procfs.identity(pid)
             self._root = procfs.identity(procfs.service_root(pid))
         except Vanished:
-            self.notes.append(f"there is no process {pid}")
+            self.notes.append(f"there is no process {pid}, and this run has not seen one: that proves nothing; give --pid of a process that lives")
 
     def look(self, patience_s: float = STACKS_S) -> None:
         """One look now; stacks that do not come within `patience_s` are left out."""
         ts, monotonic_s = time.time(), time.monotonic()
         found = self._now()
         stacks = self._stacks([who for who in found if found[who] in ENGINE_ROLES], monotonic_s + patience_s)
-        seen = [item for who, part in found.items() if (item := _seen(who, part, stacks.get(who.pid))) is not None]
+        owners = listeners(self._port, [who.pid for who in found])
+        seen = [item for who, part in found.items() if (item := _seen(who, part, stacks.get(who.pid), owners.get(who.pid))) is not None]
         self._looks = [*self._looks, Look(tuple(seen), ts, monotonic_s)][-MAX_LOOKS:]
 
     def evidence(self) -> ProcessEvidence:
@@ -140,13 +143,13 @@ def _main_stack(pid: int, threads: Sequence[JsonThread]) -> str | None:
     return None if main is None or main.torn or not main.frames else stack_text(main.frames)
 
 
-def _seen(who: procfs.Identity, part: str, stack: str | None) -> ProcessSeen | None:
+def _seen(who: procfs.Identity, part: str, stack: str | None, listens: bool | None) -> ProcessSeen | None:
     try:
         stat = procfs.stat(who.pid)
         cpu_s = _cpu_s(who.pid, stat)
     except (Vanished, Denied, Garbled):
         return None
-    return ProcessSeen(who.pid, part, stat.state, procfs.started_s(who.start_ticks), cpu_s, stack)
+    return ProcessSeen(who.pid, part, stat.state, procfs.started_s(who.start_ticks), cpu_s, stack, listens)
 
 
 def _cpu_s(pid: int, stat: procfs.Stat) -> float:
@@ -160,8 +163,10 @@ def _cpu_s(pid: int, stat: procfs.Stat) -> float:
 
 
 def _is_gone(target: procfs.Identity | None) -> bool:
-    """It ended: no such process, another one with its pid, or a zombie that nobody has collected."""
-    if target is None or not procfs.is_same(target):
+    """It ended: it was seen, and is no more, has another one with its pid, or is a zombie that nobody has collected."""
+    if target is None:
+        return False
+    if not procfs.is_same(target):
         return True
     try:
         return procfs.stat(target.pid).state in ("Z", "X")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 ENGINE_ROLES = ("engine_core", "worker", "scheduler")
 SERVER = "api_server"
-HALTED = {"T": "stopped by a signal", "Z": "dead (zombie)", "X": "dead"}
+STOPPED = "T"
+HALTED = {STOPPED: "stopped by a signal", "Z": "dead (zombie)", "X": "dead"}
 """States of /proc that nothing leaves by itself. A tracing stop (t) is not among them: py-spy and debuggers make it for moments."""
 DEAD = ("Z", "X")
 AT_WORK = re.compile(r":\d+$")
@@ -34,6 +35,8 @@ class ProcessSeen:
     cpu_s: float | None = None
     """CPU seconds used so far, user and system."""
     stack: str | None = None
+    listens: bool | None = None
+    """It holds a socket that listens on the port of the backend; None = not known."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,27 @@ def none_runs(evidence: ProcessEvidence | None) -> str | None:
     names = ", ".join(stopped) or ", ".join(f"{role} {pid}" for role, pid in known)
     how = "stopped by a signal" if stopped else "gone"
     return f"{names} {'is' if len(stopped or known) == 1 else 'are'} {how} at both looks"
+
+
+def stopped(evidence: ProcessEvidence | None) -> tuple[str, bool] | None:
+    """(sentence, whether it is proof) when a process was stopped at the last two looks: proof if all who listen for the backend are."""
+    if evidence is None or len(evidence.looks) < 2:
+        return None
+    before, after = evidence.looks[-2:]
+    still = [seen for seen in after.processes if seen.state == STOPPED and (old := _at(before, (seen.pid, seen.started_at))) is not None and old.state == STOPPED]
+    if not still:
+        return None
+    owners = [seen for seen in after.processes if seen.listens]
+    names = ", ".join(_called(seen) for seen in owners or still)
+    said = f"{names} {'is' if len(owners or still) == 1 else 'are'} stopped by a signal at both looks"
+    if owners:
+        return (f"{said}, and listens on its port", True) if all(seen in still for seen in owners) else None
+    known = all(seen.listens is not None for seen in after.processes)
+    return f"{said}, but {'does not listen on its port' if known else 'whether it listens on its port could not be read'}: that proves nothing about this backend", False
+
+
+def _called(seen: ProcessSeen) -> str:
+    return f"process {seen.pid} (not recognised as part of an engine)" if seen.role == "other" else f"{seen.role} {seen.pid}"
 
 
 def waits(evidence: ProcessEvidence) -> bool:

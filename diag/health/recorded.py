@@ -7,6 +7,7 @@ without times, and may be named twice: `metrics1.txt metrics2.txt metrics2.txt` 
 """
 
 import datetime
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class Recorded:
 
 def judged(path: Path, budget: Budget) -> list[Recorded]:
     """A folder -> its backends. Raises BadInput when there are no reads in it, or a list that is none."""
-    if (path / LIST).exists():
+    if os.access(path / LIST, os.F_OK):  # False in a folder that may not be entered, where Path.exists raises
         return list(_listed(path, budget))
     found = [path for path in files(path) if _is_metrics(path)]
     folders = sorted({item.parent for item in found})

@@ -135,18 +135,38 @@ def _state(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Ask
     moved = [name for names in recent for name in names]
     queued = points[-NEEDED - 1:]
     if len(queued) > NEEDED and all(point.running == 0 and point.waiting for point in queued):
-        moved = [name for name in moved if last.found[name].witness.unit != "requests"]  # asked again for those that wait, at every turn
-        if not moved:
-            return "admission-stalled", f"{last.waiting:g} requests wait and none runs, at {len(queued)} reads; nothing was admitted {_since(_stretch(points, len(points) - len(queued)))}", None, None
+        moved = [name for name in moved if _speaks_of_work(name, last)]
     if moved:
         return "progressing", _moved(moved, found), None, None
     if last.running is None and last.in_flight is None:
         return "no-metrics", "it has no gauge of running requests, and nothing it counts moved", None, None
     if last.running == 0 and last.waiting:
-        return "busy-unproven", f"{last.waiting:g} requests wait and none runs; that takes {NEEDED} comparisons to judge", _flat(points, found), None
+        return _admission(points, found, asked)
     if last.busy:
         return _busy(points, found, asked)
     return _idle(points, found, asked)
+
+
+def _speaks_of_work(name: str, point: Point) -> bool:
+    """Those that wait are asked about again at every turn of the scheduler: that admits nobody."""
+    return name not in point.found or point.found[name].witness.unit != "requests"
+
+
+def _admission(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Asked) -> Said:
+    """Requests wait and none runs. Who waits for KV of another node, or for a LoRA slot, is not waiting to be admitted."""
+    last, limit = points[-1], asked.budget.admission_s
+    what = f"{last.waiting:g} requests wait and none runs"
+    others = [f"{value:g} for {last.found[name].witness.why} ({name})" for name, value in last.deferred.items() if value]
+    if not last.unadmitted:
+        return "busy-unproven", f"{what}: {', '.join(others)}; that is no admission stall, and what they wait for may lie outside of this engine", _flat(points, found), None
+    since = len(points) - 1
+    while since > 0 and points[since - 1].running == 0 and points[since - 1].unadmitted and not any(_speaks_of_work(name, points[since]) for name in found[since - 1]):
+        since -= 1
+    stretch = _stretch(points, since)
+    told = f"{what}{', of them ' if others else ''}{', '.join(others)}"
+    if stretch.comparisons >= NEEDED and (stretch.seconds is None or round(stretch.seconds, 1) >= limit):
+        return "admission-stalled", f"{told}, at {stretch.comparisons + 1} reads; nothing was admitted {_since(stretch)}", stretch, limit
+    return "busy-unproven", f"{told}, {_since(stretch)}; that is proof after {NEEDED} comparisons over {limit:g} s", stretch, limit
 
 
 def _speaks(asked: Asked, points: Sequence[Point]) -> bool:
@@ -222,9 +242,10 @@ def _idle(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Aske
     if probe.ok:
         return "idle-proven", f"no request runs or waits, and it answered a short question{took}", None, None
     if probe.ok is None:
-        told = "" if probe.status is None else f" (HTTP {probe.status})"
-        return "idle-unproven", f"no request runs or waits; what came back to a question proves nothing about the engine{told}", None, None
-    return _unanswered(points, found, asked, took)
+        told = "what came back to a short question proves nothing about the engine" if probe.status in (None, 200) else \
+            f"it answered a short question with HTTP {probe.status}, which is no silence and no sign of health"
+        return "idle-unproven", f"no request runs or waits; {told}", None, None
+    return _unanswered(points, found, asked)
 
 
 def _hidden(points: Sequence[Point], asked: Asked) -> Said | None:
@@ -241,18 +262,20 @@ def _hidden(points: Sequence[Point], asked: Asked) -> Said | None:
     return "busy-unproven", f"{what}; it may be asked after {asked.budget.says()}", stretch, limit
 
 
-def _unanswered(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Asked, took: str) -> Said:
-    """An idle engine left the question unanswered: a hang behind stale gauges, or a first step that takes long."""
-    budget = asked.budget
-    limit = budget.seconds() if budget.probe_s is None else budget.probe_s
+def _unanswered(points: Sequence[Point], found: Sequence[tuple[str, ...]], asked: Asked) -> Said:
+    """An idle engine left the question unanswered: a hang behind stale gauges, or a first step that takes long.
+
+    Only the time in which the question stood counts: gauges of an idle engine do not move before or after it either.
+    """
+    limit = asked.budget.silence_s()
     since = max(0, len(points) - asked.after_probe - 1)
     moved = max((number + 1 for number, names in enumerate(found) if names), default=0)
     stretch = _stretch(points, max(since, moved))
-    what = f"its gauges say idle, and yet it left a short question unanswered{took}"
-    waited = max(stretch.seconds or 0.0, (asked.probe.seconds or 0.0) if asked.probe is not None and budget.probe_s is not None else 0.0)
+    waited = 0.0 if asked.probe is None else asked.probe.seconds or 0.0
+    what = f"its gauges say idle, and yet it left a short question unanswered for {waited:.1f} s"
     if asked.after_probe > 0 and len(points) > NEEDED and waited >= limit and not any(found[-NEEDED:]):
-        return "stalled", f"{what}; nothing moved in {waited:.0f} s, more than {limit:.0f} s", stretch, limit
-    return "busy-unproven", f"{what}; that is proof when nothing moves for {limit:.0f} s", stretch, limit
+        return "stalled", f"{what}; nothing moved, and that is as long as the {limit:g} s it has", stretch, limit
+    return "busy-unproven", f"{what}; that is proof after {limit:g} s in which nothing moves", stretch, limit
 
 
 def _held(points: Sequence[Point]) -> float | None:

@@ -5,6 +5,7 @@
     llmdiag_health_tokens_per_second{target="http://127.0.0.1:8000/metrics",engine="0"} 126.3
 """
 
+import errno
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from diag.loose import shown
 def write(path: Path, checked: Sequence[Checked]) -> None:
     """The file, whole or not at all. Raises BundleError."""
     try:
+        if path.exists() and not path.is_file():  # it would be replaced by a file, /dev/null too
+            raise FileExistsError(errno.EEXIST, "it is no file")
         write_to_textfile(str(path), _registry(checked))
     except OSError as error:
         raise BundleError(f"cannot write {shown(path)}: {error.strerror}", hint="name a writable file with --textfile; node_exporter reads *.prom") from error

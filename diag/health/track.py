@@ -17,6 +17,8 @@ class Point:
     running: float | None = None
     waiting: float | None = None
     in_flight: float | None = None
+    deferred: dict[str, float] = field(default_factory=dict)
+    """Of those that wait: who waits for something else than a place in the batch, by series."""
     counters: dict[str, float] = field(default_factory=dict)
     levels: dict[str, float] = field(default_factory=dict)
     idle_loop: dict[str, float] = field(default_factory=dict)
@@ -32,6 +34,11 @@ class Point:
     def busy(self) -> bool:
         """It says that it holds requests."""
         return bool(self.running) or bool(self.waiting) or bool(self.in_flight)
+
+    @property
+    def unadmitted(self) -> float:
+        """Requests that wait for nothing but a place in the batch."""
+        return max(0.0, (self.waiting or 0.0) - sum(self.deferred.values()))
 
     @property
     def idle(self) -> bool:
@@ -90,7 +97,7 @@ def _adopt(engines: dict[str | None, Point], read: Read, companions: Iterable[tu
 def _merge(into: Point, other: Point) -> None:
     for name in ("running", "waiting", "in_flight", "first_token", "finished", "held_tokens", "capacity_tokens"):
         setattr(into, name, _plus(getattr(into, name), getattr(other, name)))
-    for name in ("counters", "levels", "idle_loop", "found"):
+    for name in ("counters", "levels", "idle_loop", "deferred", "found"):
         getattr(into, name).update(getattr(other, name))
     into.asleep |= other.asleep
     into.not_ready |= other.not_ready
@@ -106,6 +113,11 @@ def _add(point: Point, sample: Sample, found: Found) -> None:
     role = witness.role
     if role in ("running", "waiting", "in_flight", "first_token", "finished"):
         setattr(point, role, _plus(getattr(point, role), value))
+    elif role == "deferred":
+        key = series(found, sample.labels)
+        point.deferred[key] = point.deferred.get(key, 0.0) + value
+        point.found[key] = found
+        point.waiting = point.waiting if witness.of_waiting else _plus(point.waiting, value)
     elif role in ("progress", "level", "idle_loop"):
         key = series(found, sample.labels)
         if key in point.found:  # another model, say, in a text that does not tell its engines apart

@@ -12,6 +12,7 @@ from diag.health.proof import ENGINE_ROLES, HALTED, SERVER, ProcessEvidence
 from diag.health.reads import Read, elapsed_s
 from diag.health.states import WINDOW, Asked, EngineState, ProbeResult, State, judge_engine
 from diag.health.track import Backend, backend
+from diag.repro.http_post import NO_NAME
 
 EXIT: Mapping[State, int] = {
     "progressing": 0, "idle-proven": 0, "idle-unproven": 0, "starting": 0, "sleeping": 0, "restarted": 0,
@@ -91,10 +92,20 @@ def _engines(reads: Sequence[Read], since: Sequence[Backend], evidence: ProcessE
         engines.append(judge_engine(engine, points, Asked(evidence, budget, probe, len(_counting(now)) == 1, after)))
     state = min((item.state for item in engines), key=WORST.index)
     first = next(item for item in engines if item.state == state)
-    others = f" (engine {first.engine}; {len(engines)} in all)" if len(engines) > 1 else ""
     may = state in ("idle-unproven", "idle-proven") and all(_twice_idle(since, engine) for engine in _counting(now))
     kind = None if now.family is None else now.family.kind
-    return BackendVerdict(state, first.reason + others, EXIT[state], kind, tuple(engines), probe, may and state == "idle-unproven" and (probe is None or not probe.sent))
+    return BackendVerdict(state, _whose(engines, first) + first.reason, EXIT[state], kind, tuple(engines), probe, may and state == "idle-unproven" and (probe is None or not probe.sent))
+
+
+def _whose(engines: Sequence[EngineState], first: EngineState) -> str:
+    """Of several engines the ones that a verdict is about; what follows is said of the first."""
+    if len(engines) == 1:
+        return ""
+    same = [str(item.engine) for item in engines if item.state == first.state]
+    if len(same) == 1:
+        return f"engine {same[0]} of {len(engines)}: "
+    named = ", ".join(same[:4]) + (f" and {len(same) - 4} more" if len(same) > 4 else "")
+    return f"engines {named} of {len(engines)}, {first.engine} first: "
 
 
 def _counting(now: Backend) -> tuple[str | None, ...]:
@@ -128,10 +139,15 @@ def _no_samples(reads: Sequence[Read], evidence: ProcessEvidence | None) -> Back
         dead = proof.gone(evidence) or proof.none_runs(evidence)
         if dead is not None:
             return BackendVerdict("unreachable", f"no answer ({last.outcome}), and {dead}", 1)
-        if last.outcome == "refused" and _young(reads, evidence):
+        stopped = proof.stopped(evidence)
+        if stopped is not None and stopped[1]:
+            return _verdict("stalled", f"no answer ({last.outcome}), and {stopped[0]}")
+        unnamed = last.problem.startswith(NO_NAME)
+        if last.outcome == "refused" and not unnamed and _young(reads, evidence):
             return _verdict("starting", "its process is young and does not listen yet")
         before = "; it answered before" if any(read.samples for read in reads) else ""
-        return _verdict("unreachable", f"no answer: {last.outcome}{before}. That proves neither life nor death")
+        what = last.problem if unnamed else last.outcome
+        return _verdict("unreachable", f"no answer: {what}{before}. That proves neither life nor death{'' if stopped is None else f'; {stopped[0]}'}")
     if last.loading:
         return _verdict("starting", "it says that it still loads the model")
     if last.outcome == "answer" and last.status == 404:

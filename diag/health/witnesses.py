@@ -22,7 +22,7 @@ from diag.errors import RuleError
 from diag.parsers import prometheus
 
 Role = Literal[
-    "running", "waiting", "in_flight", "progress", "level", "idle_loop", "first_token", "finished", "sleep", "ready", "uptime", "identity"
+    "running", "waiting", "deferred", "in_flight", "progress", "level", "idle_loop", "first_token", "finished", "sleep", "ready", "uptime", "identity"
 ]
 PROGRESS: tuple[Role, ...] = ("progress", "level")
 """The roles that are witnesses of progress: a counter that rises, a gauge that reaches a new maximum."""
@@ -32,6 +32,7 @@ class Witness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One sample name and what it means.
 
     running, waiting, in_flight: gauges of requests (in_flight is counted by the HTTP layer, independent of the engine).
+    deferred: requests that wait for something else than a place in the batch, `why` says for what: no admission stall.
     progress: a counter; any rise is progress. level: a gauge; a new maximum since the last output is progress.
     idle_loop: a counter that rises while nothing runs. first_token, finished: requests that reached that point.
     sleep: value 1 = asleep. ready: value 0 = still starting. uptime: falls on a restart.
@@ -44,6 +45,8 @@ class Witness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What it counts. chunk_tokens are counted as they are processed, tokens only with an output or at the end."""
     where: dict[str, str] = {}
     """Only the series with these labels; "" = without it."""
+    of_waiting: bool = False
+    """The gauges of waiting requests count the deferred ones of this series, too."""
     output: bool = False
     """Moves with output, so levels are compared anew after it."""
     in_prefill: bool = False

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from diag.lookups.events import Event
 from diag.lookups.invariants import Hit, Look
+from diag.lookups.ties import Asked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,16 @@ def event_of(row: Record) -> Event:
         seq=number(row["seq"]), ts=seconds(row["ts"]), origin=row["origin"] or "", position=number(row["position"]) or 0,
         event_tokens=number(row["event_tokens"]), event_blocks=number(row["event_blocks"]), block_size=number(row["block_size"]),
         lora=row["lora"], extra=row["extra_keys"], medium=row["medium"] or "", group=number(row["group_idx"]) or 0, spec_kind=row["spec_kind"],
+    )
+
+
+def asked_of(row: Record) -> Asked:
+    """A row of prefix_trials."""
+    failed = flag(row["suspicious"]) is True and flag(row["reproduced"]) is not False
+    names = tuple(str(row[name]) for name in ("request", "sent") if row.get(name) is not None)
+    return Asked(
+        names, seconds(row["ts"]), float(row["seconds"] or 0.0), f"request {row['ordinal']} of the {row['arm']} arm", failed, str(row["answer_class"]),
+        number(row.get("cached_tokens")),
     )
 
 

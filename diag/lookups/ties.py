@@ -18,6 +18,10 @@ MIN_BARE_CHARS = 6
 """Of an id without its prefix: shorter ones are numbers, which are compared as such."""
 NUMBER = re.compile(r"(?:^|[^0-9])0*(\d+)$")
 MIN_COMMON_BLOCKS = 2
+COUNTED = re.compile(r"\d{1,9}(?:-\d+)?")
+"""Of an id without its prefix: every run of such an engine has the same ids, so that the time must go with them."""
+ZONE_S, FARTHEST_S, SKEW_S = 900, 50_400, 5.0
+"""Logs tell local time, whole quarters of an hour and at most 14 hours from UTC; and what clocks of two machines differ by."""
 SLACK_S = 0.05
 """Two clocks of one machine, and what a log rounds."""
 
@@ -38,6 +42,10 @@ class Looked:
     """It disagrees with a walk."""
     ids: Mapping[int, int] = field(default_factory=dict)
     """Position -> physical block, as far as it was logged."""
+    reuses: int = 0
+    """Blocks that the longer of its two answers reuses."""
+    holes: frozenset[int] = frozenset()
+    """Those of them that are not there."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,12 @@ class Dumped:
     """Blocks that hold somebody else's content, with the same blocks behind them."""
     ids: Mapping[int, int] = field(default_factory=dict)
     """Block -> physical block; empty where the dump counts its blocks itself."""
+    blocks: int | None = None
+    """Blocks of its prompt; None: not known."""
+    renewed: frozenset[int] = frozenset()
+    """Blocks that differ and have none behind them that are the same: computed anew."""
+    same_input: bool = True
+    """As far as is known, it was given what the good run was given."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,8 @@ class Asked:
     failed: bool
     """Not answered as it should be, and not as mere noise."""
     answer_class: str
+    cached_tokens: int | None = None
+    """What its answer told."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +95,14 @@ class Tie:
     """How many lookups fit as well as this one."""
     dumped_request: str | None = None
     """The request that was dumped, where this is another one."""
+    odds: str = ""
+    """The block is wrong in a dump, but what else is known of the two does not go together: what."""
     asked: Asked | None = None
 
 
 def ties(looked: Sequence[Looked], dumps: Sequence[Dumped], asked: Sequence[Asked]) -> Iterator[Tie]:
     """Lookups -> whose they are. Sound lookups are told only where an id says whose they are."""
-    trials = _Trials(asked)
+    trials = Trials(asked)
     closest = {item.lookup: _closest(item, dumps) for item in looked}
     owners = _owners(looked, closest)
     for item in looked:
@@ -128,7 +146,8 @@ def _untied(item: Looked, dumps: Sequence[Dumped], owners: Mapping[str, _Owner],
     sure = next((owner.lookups[0].request for owner in owners.values() if owner.how != "hole" and len(owner.lookups) == 1), None)
     known = sure or next((name for dump in dumps if (name := _named(dump)) is not None), None)
     elsewhere = item.hole is not None and any(dump.wrong for dump in dumps)
-    return Tie(item, "other" if known is not None or elsewhere else "unknown", dumped_request=known, asked=trial)
+    odds = next((says for dump in dumps if item.hole in dump.wrong and (says := at_odds(item, dump))), "")
+    return Tie(item, "other" if known is not None or (elsewhere and not odds) else "unknown", dumped_request=known, asked=trial, odds=odds)
 
 
 def _closest(item: Looked, dumps: Sequence[Dumped]) -> tuple[How | None, Dumped | None]:
@@ -143,11 +162,24 @@ def _tie(item: Looked, dump: Dumped) -> How | None:
         return None
     if _same_blocks(item.ids, dump.ids):
         return "physical blocks"
+    if at_odds(item, dump):
+        return None
     if item.request is not None and (number := NUMBER.search(item.request)) is not None:
         mine = NUMBER.search(dump.name)
         if mine is not None and int(mine[1]) == int(number[1]):
             return "number"
     return "hole"
+
+
+def at_odds(item: Looked, dump: Dumped) -> str:
+    """What of a lookup does not go with a dump, though its hole is a wrong block there: another prompt, or another run; "" = nothing."""
+    if dump.blocks is not None and item.reuses > dump.blocks:
+        return f"it reuses {item.reuses} blocks, and the dump {dump.name} has {dump.blocks}"
+    if right := sorted(place for place in item.holes if place not in dump.wrong | dump.renewed and (dump.blocks is None or place < dump.blocks)):
+        return f"block {right[0]} was missing as well, and is as it should be in the dump {dump.name}"
+    if anew := sorted(place for place in dump.renewed if place < item.reuses):
+        return f"it reuses {item.reuses} blocks, and the dump {dump.name} shows block {anew[0]} computed anew"
+    return ""
 
 
 def bears(name: str, request: str) -> bool:
@@ -173,7 +205,7 @@ def _is_strangers(dump: Dumped, item: Looked) -> bool:
     return _named(dump) is not None and item.request is not None and NAMED.fullmatch(item.request) is not None
 
 
-class _Trials:
+class Trials:
     """Questions of experiments, to be found by id or, where the log tells none, by time."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
@@ -182,15 +214,30 @@ class _Trials:
         self._starts = [item.ts or 0.0 for item in self._timed]
 
     def of(self, looked: Looked) -> Asked | None:
+        """The question that this lookup was made for."""
         if looked.request is not None:
-            return next((found for name in _shorter(looked.request) if (found := self._by_name.get(name)) is not None), None)
+            return self.named(looked.request, looked.ts)
         return None if looked.ts is None else self._at(looked.ts)
+
+    def named(self, request: str, ts: float | None) -> Asked | None:
+        """The question under this id, or under what an engine makes of it; a mere number of another run is not it."""
+        found = next((found for name in _shorter(request) if (found := self._by_name.get(name)) is not None), None)
+        return None if found is not None and COUNTED.fullmatch(PREFIX.sub("", request)) and not _may_be_at(ts, found) else found
 
     def _at(self, ts: float) -> Asked | None:
         """The one question that was under way then; None: none, or several."""
         end = bisect_right(self._starts, ts + SLACK_S)
         going = [item for item in self._timed[max(0, end - 64) : end] if ts <= (item.ts or 0.0) + item.seconds + SLACK_S]
         return going[0] if len(going) == 1 else None
+
+
+def _may_be_at(ts: float | None, asked: Asked) -> bool:
+    """Can this be the moment of the question, in whatever zone the log tells its time?"""
+    if ts is None or asked.ts is None:
+        return True
+    off = ts - asked.ts
+    rest = (off + SKEW_S) % ZONE_S - SKEW_S
+    return abs(off) <= FARTHEST_S + ZONE_S and rest <= asked.seconds + SKEW_S
 
 
 def _shorter(logged: str) -> Iterator[str]:
@@ -219,11 +266,15 @@ def reason(tie: Tie) -> str:
         case "dumped", _:
             return f"the dump {dump} bears its number"
         case "fits", _:
-            return f"the dump {dump} does not say whose it is, but no other lookup has this hole"
+            return f"the dump {dump} does not say whose it is, but no other lookup has this hole, and its blocks go with those of the dump"
         case "ambiguous", _:
             return f"the dump {dump} does not say whose it is, and {tie.among} lookups have this hole"
         case "other", _:
-            return f"the dump is of request {tie.dumped_request}" if tie.dumped_request is not None else "in the dump another block is wrong"
+            if tie.dumped_request is not None:
+                return f"the dump is of request {tie.dumped_request}"
+            return "in the dump another block is wrong"
+        case "unknown", _ if tie.odds:
+            return f"{tie.odds}, so the dump may be another request's"
         case "unknown", _:
             return "the dump does not say whose it is"
     return ""

@@ -8,6 +8,7 @@
     period_s  = 300                       # optional, of that watchdog: how often it looks,
     timeout_s = 45                        # how long it waits for an answer,
     strikes   = 5                         # after how many failures in a row it acts
+    tz        = "Europe/Berlin"           # optional: the zone of that log's times, where they name none
 
 Named groups: ts (needed), unit, code, pid, detail, initiator. Optional keys: unit (where the line names none), what. The
 expressions are Python's without look-around and back-references: they run in linear time, whatever a log holds.
@@ -26,13 +27,13 @@ import re2
 
 from diag.errors import BadInput
 from diag.parsers.event_rows import Event, Said, Watchdog
-from diag.parsers.log_clock import Clock
+from diag.parsers.log_clock import Clock, zone_of
 from diag.parsers.log_heads import MONTHS, Stamp
 from diag.tables import HOST_EVENT_KINDS
 
 GROUPS = frozenset({"ts", "unit", "code", "pid", "detail", "initiator"})
 MAX_EVENTS, MAX_BYTES, REGEX_BYTES = 500, 1 << 20, 8 << 20
-MARK = re.compile(r"^\s*\[\[\s*event\s*\]\]\s*(?:#.*)?$", re.M)
+MARK = re.compile(r"^\ufeff?\s*\[\[\s*event\s*\]\]\s*(?:#.*)?$", re.M)
 EXAMPLE = "README.md shows one, under Restarts"
 EPOCH = re.compile(r"^(?P<seconds>\d{9,10})(?P<fraction>\.\d+)?$|^(?P<millis>\d{13})$")
 STAMPS = (
@@ -61,6 +62,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     strikes: Annotated[int, msgspec.Meta(gt=0, le=1_000_000)] | None = None
     unit: str | None = None
     what: str | None = None
+    tz: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None = None
 
 
 @dataclass
@@ -126,8 +128,8 @@ def read(text: str, path: str) -> EventsMap:
     if len(text) > MAX_BYTES:
         raise BadInput(f"{path} is larger than {MAX_BYTES >> 20} MiB: no events map", hint=EXAMPLE)
     try:
-        found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        found = tomllib.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
         raise BadInput(f"{path}: not TOML: {error}", hint="put regexes in single quotes") from error
     unknown = sorted(found.keys() - {"event"})
     if unknown:
@@ -143,6 +145,7 @@ def read(text: str, path: str) -> EventsMap:
 def events(found: EventsMap, path: str, lines: Iterable[tuple[int, str]], at: Callable[[int], str], said: Said, clock: Clock) -> Iterator[Event]:
     """Lines of one log -> events, by all entries that are for it."""
     mine = [item for item in found.events if item.wants(path)]
+    clocks = {item.number: clock if item.spec.tz is None else clock.in_zone(item.spec.tz) for item in mine}
     for item in mine:
         item.files.add(path)
     for number, line in lines:
@@ -151,7 +154,7 @@ def events(found: EventsMap, path: str, lines: Iterable[tuple[int, str]], at: Ca
             if match is not None:
                 item.matched += 1
                 groups = {name: value for name, value in match.groupdict().items() if value is not None}
-                event = _event(item, groups, line, clock)
+                event = _event(item, groups, line, clocks[item.number])
                 event.source = at(number)
                 said.seen(event.ts)
                 yield event
@@ -183,6 +186,11 @@ def _mapped(entry: Any, number: int, path: str) -> Mapped:
         raise BadInput(f"{where}: {error}", hint=f"keys are {', '.join(_Spec.__struct_fields__)}") from error
     if spec.kind not in HOST_EVENT_KINDS:
         raise BadInput(f"{where}: kind: {spec.kind!r} is no kind of event", hint=f"one of {' '.join(HOST_EVENT_KINDS)}")
+    if spec.tz is not None:
+        try:
+            zone_of(spec.tz)
+        except BadInput as error:
+            raise BadInput(f"{where}: tz: {error.message}", hint=error.hint) from error
     options = re2.Options()
     options.max_mem, options.log_errors = REGEX_BYTES, False
     try:

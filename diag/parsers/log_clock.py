@@ -54,8 +54,16 @@ class Clock:
         if self._known is not None and self._known[0] == stamp:
             return self._known[1]
         time = self._utc(stamp)
+        if time is not None and not 1 < time.year < 9999:
+            time = None  # no clock shows it, and a second more or less would leave the calendar
         self._known = (stamp, time)
         return time
+
+    def in_zone(self, zone: str) -> "Clock":
+        """The same for a log whose zone is known; years that it assumes are said by this one."""
+        other = Clock(self._year, zone, self._collected)
+        other._years = self._years
+        return other
 
     @property
     def assumed(self) -> str | None:

@@ -104,6 +104,8 @@ def says(place_id: str) -> str:
 def _lies_on(steps: Sequence[Step], stack: Sequence[Frame], ends: bool) -> bool:
     """Do the steps, outermost first, lie on a stack that is leaf first, in this order?"""
     left = list(steps)
+    if ends and len(left) == 1:
+        return _ends_with(left[0], stack)
     for number in range(len(stack) - 1, -1, -1):
         if left[0].fits(*stack[number][:2]):
             del left[0]

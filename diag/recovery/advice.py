@@ -14,8 +14,8 @@ OF_STAGE = {
     "graphs": "capture fewer batch sizes, or none while traffic waits (enforce eager, then switch); restore captured graphs from a snapshot",
     "api_up": "what runs between engine and API (tokenizers, chat templates, plugins) can be loaded while the weights are",
     "ready": "the warm-up request of the engine: shorten it, or let the router begin with a small share meanwhile",
-    "traffic_switched": "switch on ready, not on the end of a graceful drain, and measure the chain end to end",
-    "warm": "warm-up requests with the usual prefixes before traffic, then admit gradually",
+    "traffic_switched": "after ready: switch on ready, not on the end of a graceful drain, and measure the chain end to end",
+    "warm": "after ready: warm-up requests with the usual prefixes before traffic, then admit gradually",
     "unattributed": "nothing in the logs covers the largest part: imports, image pulls and supervisors' delays write no line; give journal and router logs, or log at DEBUG",
 }  # fmt: skip
 IN_PLACE = "recover in place: cheap, but how long it is interrupted cannot be controlled; with a single instance queue briefly, or refuse with a retry hint"
@@ -26,9 +26,21 @@ LONG_S = 60.0
 """An outage for which a standby is worth its card."""
 
 
-def advice(bottleneck: str | None, mttr_s: float | None, queue_peak: int | None, cause: str) -> list[str]:
-    """In the order in which to read them."""
-    found = [OF_STAGE[bottleneck]] if bottleneck is not None else []
+def longest_after(switched_s: float | None, warm_s: float | None, *, unasked: bool) -> tuple[str, float] | None:
+    """What took longest after ready, and how long: the router, or the cache from the first user on. Both are counted from ready; None = nothing is known of it.
+
+    `unasked`: no user came before the first one who was served, so that nobody waited for a router.
+    """
+    known = [] if switched_s is None or unasked else [("traffic_switched", switched_s)]
+    if warm_s is not None and warm_s - (switched_s or 0.0) > 0:
+        known.append(("warm", warm_s - (switched_s or 0.0)))
+    return max(known, key=lambda item: item[1], default=None)
+
+
+def advice(bottleneck: str | None, bottleneck_s: float | None, mttr_s: float | None, queue_peak: int | None, cause: str, after: tuple[str, float] | None = None) -> list[str]:
+    """In the order in which to read them: what took longest first, before ready or `after` it."""
+    longest = after[0] if after is not None and after[1] > (bottleneck_s or 0.0) else bottleneck
+    found = [OF_STAGE[longest]] if longest is not None else []
     if cause == "external-stop":
         found.append("nothing was wrong with the engine: find out who stopped it, and drain before a stop")
     found.append(STANDBY if mttr_s is not None and mttr_s > LONG_S else IN_PLACE)

@@ -11,9 +11,9 @@ from diag.recovery.records import Event, Line, Request, Sample, Time
 from diag.restarts.records import between_s, later
 
 AFTER_S = 1800.0
-HIT_RATE = re.compile(r"Prefix cache hit rate: ([\d.]+)%")
-USAGE = re.compile(r"KV cache usage: ([\d.]+)%|\btoken usage: ([\d.]+)")
-FRAGMENTED = re.compile(r"([\d.]+) ([KMG])iB is reserved by PyTorch but unallocated")
+HIT_RATE = re.compile(r"Prefix cache hit rate: (\d{1,3}(?:\.\d+)?)%")
+USAGE = re.compile(r"KV cache usage: (\d{1,3}(?:\.\d+)?)%|\btoken usage: (\d{1,3}(?:\.\d{1,20})?)(?!\.?\d)")
+FRAGMENTED = re.compile(r"(?<![\d.])(\d{1,9}(?:\.\d+)?) ([KMG])iB is reserved by PyTorch but unallocated")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 KV_USAGE = frozenset({"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"})
 QUEUED = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})

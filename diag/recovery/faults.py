@@ -36,10 +36,10 @@ GOES_ON_S = 15.0
 """An engine that makes progress this much later was not dead."""
 SILENT_S, MISSED, LONGEST_INTERVAL_S = 30.0, 2.5, 60.0
 """Without progress for so long, and so many times longer than the statistics usually are apart."""
-RUNNING = re.compile(r"Running: (\d+)|#running-req: (\d+)")
-WAITING = re.compile(r"Waiting: (\d+)|#queue-req: (\d+)")
-RATES = re.compile(r"throughput(?: \(token/s\))?: ([\d.]+)")
-NEW_TOKENS = re.compile(r"#new-token: (\d+)")
+RUNNING = re.compile(r"(?:Running|#running-req): (\d{1,9})(?!\d)")
+WAITING = re.compile(r"(?:Waiting|#queue-req): (\d{1,9})(?!\d)")
+RATES = re.compile(r"throughput(?: \(token/s\))?: (\d{1,12}(?:\.\d{1,20})?)(?!\.?\d)")
+NEW_TOKENS = re.compile(r"#new-token: (\d{1,12})(?!\d)")
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def works(message: str) -> bool:
 
 def number(pattern: re.Pattern[str], message: str) -> int | None:
     match = pattern.search(message)
-    return None if match is None else int(next(group for group in match.groups() if group is not None))
+    return None if match is None else int(match[1])
 
 
 def _same(event: Event, life: Life) -> bool:

@@ -49,7 +49,7 @@ class Process:
 class Holder:
     """One process on the device beside the engine that failed.
 
-    `kind`: orphan | engine (another one, with a living parent) | other (no engine) | unseen (its parent is not told)
+    `kind`: orphan | engine (another one, with a living parent) | other (another program) | unseen (its parent is not told)
     """
 
     process: Process
@@ -183,10 +183,10 @@ def _kind(process: Process, known: Mapping[int, Process], left_over: frozenset[i
         return "orphan", "the supervisor found it still there when it started the service anew"
     if not process.listed and process.ppid is None:
         if process.role == "other" and process.program and not _could_be_engine(process.program):
-            return "other", f"it is {process.program}, no engine"
+            return "other", f"it is another program, {process.program.split()[0]}"
         return "unseen", "no list of processes tells whose child it is"
     if process.role not in ENGINE:
-        return "other", "it is no engine"
+        return "other", "it is another program" + (f", {process.program.split()[0]}" if process.program else "")
     top = _top(process, known)
     if top.role == "api_server":
         return "engine", f"its API server, pid {top.pid}, lives"

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from diag.recovery import aftermath, faults, latency
 from diag.recovery.aftermath import Given, Second
@@ -15,6 +15,9 @@ from diag.recovery.starts import starts
 from diag.recovery.timing import BUILD, NOT_SEEN, engine_of, timed
 from diag.restarts.records import between_s, later
 
+NOBODY_ASKED = "nobody asked before: no request failed between ready and it"
+RETRY_S = 5.0
+"""Less is within a client's own retry."""
 BEFORE_START_S, AFTER_START_S = 3.0, 180.0
 """A log may be ahead of the journal that tells of the same start, and imports take a while until the first line."""
 
@@ -128,6 +131,10 @@ def _recovery(life: Life | None, start: Start | None, since: Time | None, until:
     begin, whence = _first_of((fault.ts, "fault"), (fault.command_at if life is not None else None, "command"), (None if life is None else life.stopped_at, "stop"), (begun, "start"))
     mttr = aftermath.span_s(begin, ready)
     stages = [*_down(life, fault, begun, seen.events), *built, *_back(fault, begin, ready, until, lines, seen)]
+    stats = aftermath.points(lines, seen.samples)
+    about_it = tuple(facts(Around(begin, ready, until, start, lines, stats, seen.events, seen.requests, seen.samples)))
+    unasked = _nobody_asked(about_it)
+    stages = [replace(row, why=NOBODY_ASKED) if unasked and row.stage == "traffic_switched" and row.seconds is not None else row for row in stages]
     rows = tuple(sorted(stages, key=lambda row: STAGES.index(row.stage)))
     known = {row.stage: row.seconds for row in rows if row.seconds is not None}
     left = None if mttr is None else mttr - sum(seconds for stage, seconds in known.items() if stage in OUTAGE)
@@ -138,12 +145,11 @@ def _recovery(life: Life | None, start: Start | None, since: Time | None, until:
     failed, why["failed_pct"] = (None, "no end is seen") if life is None or begin is None else aftermath.failed_pct(begin, ready or until or Time.max, seen.requests)
     first, why["first_request"] = (None, "it never was ready") if ready is None else latency.after(ready, until, seen.requests, seen.samples)
     earlier, why["before"] = (None, "no end is seen") if life is None or begin is None else latency.before(begin, since, seen.requests, seen.samples)
-    stats = aftermath.points(lines, seen.samples)
     second = None if ready is None else aftermath.second_look(fault.ts or begin if life is not None else None, ready, until, stats, lines, Given(seen.requests, seen.samples, since))
     if second is None:
         why["second_check"] = "it never was ready" if ready is None else "no traffic after it is in the evidence"
     if life is None:
-        why["mttr_s"] = "counted from the start: what was before it is not in the evidence"
+        why["mttr_s"] = "it never was ready in the evidence" if mttr is None else "counted from the start: what was before it is not in the evidence"
     elif mttr is None:
         why["mttr_s"] = "no start that became ready is seen after it"
     if life is None or life.lost_requests is None:
@@ -155,8 +161,8 @@ def _recovery(life: Life | None, start: Start | None, since: Time | None, until:
     return Recovery(
         start.first.source if life is None and start is not None else life.source if life is not None else "", None if life is None else life.unit,
         None if start is None else engine_of(start.lines), version, fault, None if life is None else life.how, begin, begun, ready, mttr,
-        None if mttr is None else whence, rows, rest, _bottleneck(known, rest), None if life is None else life.lost_requests, failed, queue, first, earlier, second,
-        {key: text for key, text in why.items() if text}, tuple(facts(Around(begin, ready, until, start, lines, stats, seen.events, seen.requests, seen.samples))),
+        None if mttr is None else whence, rows, rest, _bottleneck(known, rest, switch=not unasked and not _let_through(about_it)), None if life is None else life.lost_requests, failed, queue, first, earlier, second,
+        {key: text for key, text in why.items() if text}, about_it,
     )  # fmt: skip
 
 
@@ -261,9 +267,23 @@ def _back(fault: Fault, begin: Time | None, ready: Time | None, until: Time | No
     return [first, warm]
 
 
-def _bottleneck(known: dict[str, float], rest: float | None) -> str | None:
-    """The longest of what an outage consists of; what no line covers, where that is longer than anything else."""
-    found = {stage: seconds for stage, seconds in known.items() if stage in OUTAGE or stage == "traffic_switched"}
+def _nobody_asked(found: Sequence[Fact]) -> bool:
+    """Was the first user served late because none came? Nothing failed until then, and no router was slow."""
+    asked = [fact.value for fact in found if fact.fact == "refused"]
+    if _let_through(found):
+        return False
+    slow = any(fact.fact in ("drain_done", "traffic_switch") and fact.value is not None and fact.value > RETRY_S for fact in found)
+    return asked == [0.0] and not slow
+
+
+def _let_through(found: Sequence[Fact]) -> bool:
+    """Was the first user let through at once, however long the answer took?"""
+    return any(fact.fact == "first_user" and fact.value is not None and fact.value <= RETRY_S for fact in found)
+
+
+def _bottleneck(known: dict[str, float], rest: float | None, *, switch: bool) -> str | None:
+    """The longest of what kept users waiting (`switch`: the router did); what no line covers, where that is longer than anything else."""
+    found = {stage: seconds for stage, seconds in known.items() if stage in OUTAGE or (stage == "traffic_switched" and switch)}
     if rest is not None:
         found["unattributed"] = rest
     longest = max(found, key=lambda stage: found[stage], default=None)

@@ -1,6 +1,6 @@
 """Orphans that hold device memory, as a script to review that ends them after checks of its own.
 
-The script takes pids, start times and ports as numbers; whatever else the evidence says of a process stands in comments,
+The script takes pids, start times and ports as numbers, and names of programs without anything a shell knows; whatever else the evidence says of a process stands in comments,
 in printable ASCII. It changes nothing without `--apply`, and never ends what it could not check.
 """
 
@@ -25,6 +25,7 @@ TOLERANCE_S = 2
 """`ps` prints whole seconds, and a kernel's boot time may move by one; a pid is not used again so soon after its own start."""
 WAIT_S = 20
 SHOWN_CHARS = 120
+NAME_CHARS = 200
 MAX_PID = 1 << 22
 PORT = re.compile(r"(?:^|\s)--port[ =](\d{1,5})(?=\s|$)")
 SQL = """
@@ -45,6 +46,12 @@ class Orphan:
     why: str
     source: str
     host: str | None = None
+
+    @property
+    def name(self) -> str:
+        """First word of its command line without folders; "" = not told. A process of another name is somebody else."""
+        words = self.cmd.split()
+        return words[0].rpartition("/")[2] if words else ""
 
     @property
     def port(self) -> int | None:
@@ -121,7 +128,9 @@ def _listed(item: Orphan) -> dict[str, str]:
     held = "device memory of unknown size" if item.used_bytes is None else f"{item.used_bytes / (1 << 30):.1f} GiB"
     parts = [_shown(item.cmd) or "(no name)", held + ("" if item.gpu is None else f" on device {item.gpu}")]
     parts += ["start not told" if item.started_at is None else f"started {item.started_at:%Y-%m-%d %H:%M:%S}Z", _shown(item.why), f"({_shown(item.source)})"]
-    return {"pid": str(item.pid), "started": started, "port": "-" if item.port is None else str(item.port), "comment": "; ".join(parts)}
+    word = re.sub(r"[^A-Za-z0-9_.:+@-]", "?", item.name)[:NAME_CHARS]
+    name = "-" if not item.cmd.strip() else "?" if word in ("", "-") else word  # nothing is called "?": it is kept
+    return {"pid": str(item.pid), "started": started, "port": "-" if item.port is None else str(item.port), "name": name, "comment": "; ".join(parts)}
 
 
 def _shown(text: str) -> str:

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 
 GIB = 1 << 30
+MOST_BYTES = 1 << 53
+"""No device has so much: a torn or made-up line."""
 UNITS = {"bytes": 1, "byte": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": GIB, "TiB": 1 << 40}
 _SIZE = r"([\d.]+) (bytes?|[KMGT]iB)"
 FREE = re.compile(
@@ -22,7 +24,7 @@ POOL = re.compile(r"Not enough memory\. Please try to increase --mem-fraction-st
 UNEVEN = "memory capacity is unbalanced"
 TRIED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
 CAPACITY = re.compile(rf"(?:GPU|XPU|NPU) (?P<gpu>\d{{0,4}}) ?has a total capaci?ty of {_SIZE} of which {_SIZE} is free")
-OLD = re.compile(rf"\(GPU (?P<gpu>\d+); {_SIZE} total capacity; {_SIZE} already allocated; {_SIZE} free; {_SIZE} reserved in total by PyTorch\)")
+OLD = re.compile(rf"\(GPU (?P<gpu>\d{{1,4}}); {_SIZE} total capacity; {_SIZE} already allocated; {_SIZE} free; {_SIZE} reserved in total by PyTorch\)")
 OTHER = re.compile(rf"\bProcess (\d{{1,10}}) has {_SIZE} memory in use")
 THIS = re.compile(rf"\bthis process has {_SIZE} memory in use")
 ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch")
@@ -111,7 +113,7 @@ def _found(pattern: re.Pattern[str], message: str) -> int | None:
 
 def _size(number: str, unit: str) -> int | None:
     value = _number(number)
-    return None if value is None else round(value * UNITS[unit])
+    return None if value is None or value * UNITS[unit] >= MOST_BYTES else round(value * UNITS[unit])
 
 
 def _gib(text: str) -> int | None:

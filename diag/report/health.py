@@ -59,7 +59,7 @@ def _finite(value: float) -> float | None:
 
 def first_line(item: Checked) -> str:
     """The state, whose it is, and what it does."""
-    rate = _rates(item.verdict.engines)
+    rate = _rates([engine for engine in item.verdict.engines if engine.state == item.verdict.state])
     return f"{item.verdict.state.upper()} {item.url}{rate and f', {rate}'}: {item.verdict.reason}"
 
 

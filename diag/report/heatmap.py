@@ -47,10 +47,13 @@ def draw(cells: Grid, width: int) -> list[Text]:
     if not cells:
         return []
     layers, blocks = sorted({layer for layer, _ in cells}), sorted({block for _, block in cells})
-    columns = _columns(cells, layers, blocks, max(8, (width - EDGE - 8) // 2))
-    lines = [_header(columns)]
+    room = max(16, width - EDGE - 8)
+    columns = _columns(cells, layers, blocks, room // 2)
+    wide = max(len(str(block)) for block in columns if block is not None) + 1
+    cell = wide if wide * len(columns) <= room else 2
+    lines = [_header(columns, cell)]
     for first, last in _stretches(cells, layers, blocks)[:MAX_ROWS]:
-        lines.append(_row(cells, first, last, columns))
+        lines.append(_row(cells, first, last, columns, cell))
     used = [sign for sign in NAMES if any(cell.sign == sign for cell in cells.values())]
     return [*lines, Text("       " + "  ".join(f"{sign} {NAMES[sign]}" for sign in used) + ("  ~ further blocks like the one before" if None in columns else ""), style="dim")]
 
@@ -107,25 +110,27 @@ def _stretches(cells: Grid, layers: Sequence[int], blocks: Sequence[int]) -> lis
     return found
 
 
-def _header(columns: Sequence[int | None]) -> Text:
-    """The number of every block where there is room for it, one cell and a blank to each column."""
+def _header(columns: Sequence[int | None], cell: int) -> Text:
+    """The number of every block where there is room for it, and of the last one in any case; `cell`: places of a column."""
+    last = max(number for number, block in enumerate(columns) if block is not None)
     line, at = "", 0
     for number, block in enumerate(columns):
-        place = 2 * number
-        if block is not None and place >= at:
+        place = cell * number
+        room = cell * last - 1 if number < last else place + len(str(block))
+        if block is not None and place >= at and (number == last or place + len(str(block)) <= room):
             line = line.ljust(place) + str(block)
             at = place + len(str(block)) + 1
     return Text(f"layer  {line}", style="bold")
 
 
-def _row(cells: Grid, first: int, last: int, columns: Sequence[int | None]) -> Text:
+def _row(cells: Grid, first: int, last: int, columns: Sequence[int | None], cell: int) -> Text:
     name = str(first) if first == last else f"{first}-{last}"
     line = Text(f"{name:>5}  ")
     rows = [cell for (layer, _), cell in cells.items() if first <= layer <= last]
     for block in columns:
-        cell = None if block is None else cells.get((first, block))
-        line.append("~" if block is None else " " if cell is None else cell.sign, style="dim" if cell is None else _colour(cell))
-        line.append(" ")
+        found = None if block is None else cells.get((first, block))
+        line.append("~" if block is None else " " if found is None else found.sign, style="dim" if found is None else _colour(found))
+        line.append(" " * (cell - 1))
     cosine = min((cell.cosine for cell in rows if cell.cosine is not None), default=None)
     rel = max((cell.rel_l2 for cell in rows if cell.rel_l2 is not None), default=None)
     told = "" if not rel else f" cos {_short(cosine)} rel {_short(rel)}"

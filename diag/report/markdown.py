@@ -59,7 +59,7 @@ def render(diagnosis: Diagnosis, max_chars: int = MAX_CHARS) -> str:
     body += [_part("recoveries", _fenced(told, "text", 0))] if told else []
     for name, found in (("still_open", diagnosis.inconclusive), ("missing", missing), ("ruled_out", ruled_out)):
         body += [_part(name, found)] if found else []
-    head = _part("head", *words.headline(diagnosis), words.origin(diagnosis), words.notes(diagnosis))
+    head = _part("head", *words.headline(diagnosis), words.origin(diagnosis), [*words.notes(diagnosis), *filter(None, [words.deaths(diagnosis)]), *(f"assumed: {text}" for text in words.assumed(diagnosis))])
     tail = _part(
         "collected",
         words.footer(diagnosis)[0],

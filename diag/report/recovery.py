@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from diag.recovery.advice import advice
+from diag.recovery.advice import advice, longest_after
+from diag.recovery.incidents import NOBODY_ASKED
 from diag.recovery.markers import OUTAGE, STAGES
 from diag.report.inert import inert
 from diag.report.json_ import plain
@@ -15,7 +16,7 @@ from diag.report.layout import wrapped
 
 SCHEMA = "llmdiag.recovery/1"
 LABELS = {
-    "detect": "detect", "stop": "stop", "reclaim": "reclaim", "process": "process", "device": "device", "weights": "weights", "compile": "compile",
+    "detect": "detect", "stop": "stop", "reclaim": "reclaim memory", "process": "process", "device": "device", "weights": "weights", "compile": "compile",
     "kv_pool": "KV pool", "graphs": "graphs", "api_up": "API up", "ready": "ready", "traffic_switched": "traffic switched", "warm": "warm",
 }  # fmt: skip
 REST = "UNATTRIBUTED"
@@ -24,6 +25,8 @@ MARKDOWN_CELLS = 100
 TOLD, TOLD_CELLS = 5, 80
 NAME_CELLS, SECONDS_CELLS, COLUMN_CELLS = 17, 10, 11
 BAR = "#"
+SECOND = "memory and latency once the first peak of traffic is over"
+RECOVERING = frozenset({*OUTAGE, "unattributed"})
 Row = Mapping[str, Any]
 
 
@@ -48,7 +51,7 @@ def _recovery(row: Row, stages: Sequence[Row]) -> dict[str, object]:
         "detection": {name: plain(row[name]) for name in ("fault_ts", "seen_by", "probe_ts", "probe_by", "probe_later_s", "command_ts", "command_by")},
         "stages": [{name: plain(stage[name]) for name in ("stage", "seconds", "source", "ts", "basis", "why")} for stage in stages],
         "requests_lost": plain(row["lost_requests"]), "first_request": _latency(row, "first"), "before": _latency(row, "before"), "second_check": _second(row),
-        "advice": advice(row["bottleneck"], row["mttr_s"], row["queue_peak"], row["cause"]), "why": json.loads(row["why"] or "{}"),
+        "advice": _advised(row, stages, row["cause"]), "why": json.loads(row["why"] or "{}"),
     }  # fmt: skip
 
 
@@ -74,9 +77,9 @@ def render(found: Sequence[Row], stages: Sequence[Row], width: int) -> Iterator[
     if len(found) > 1:
         yield from _side_by_side(found, stages, width)
     for number, row in enumerate(found, 1):
-        yield from _one(number, len(found), row, _of(row, stages), width)
+        yield from _one(number, len(found), row, _of(row, stages), width, down=_is_down(found, number - 1))
     if found:
-        yield from _advice(found, width)
+        yield from _advice(found, stages, width)
 
 
 def markdown(found: Sequence[Row], stages: Sequence[Row]) -> str:
@@ -89,10 +92,11 @@ def markdown(found: Sequence[Row], stages: Sequence[Row]) -> str:
 def told(found: Sequence[Row], stages: Sequence[Row]) -> list[str]:
     """For a report about something else: the bars of the last recoveries, as lines of at most 80 cells."""
     lines = []
-    for row in found[-TOLD:]:
+    for place, row in list(enumerate(found))[-TOLD:]:
         when = "" if row["begun_ts"] is None else f"{row['begun_ts']:%Y-%m-%d %H:%M:%S}Z "
         lines += [line.plain.rstrip() for line in _words(f"{when}{row['says']}", TOLD_CELLS, "")]
-        lines += [line.plain.rstrip() for line in _words(_times(row), TOLD_CELLS)]
+        for text in (_times(row, _of(row, stages), down=_is_down(found, place)), _since_ready(row, _of(row, stages))):
+            lines += [line.plain.rstrip() for line in _words(text, TOLD_CELLS)] if text else []
         lines += [line.plain.rstrip() for line in chart(row, _of(row, stages), TOLD_CELLS)]
     return lines
 
@@ -105,7 +109,9 @@ def chart(row: Row, stages: Sequence[Row], width: int) -> Iterator[Text]:
         shown.insert(place, (REST, "unattributed", row["unattributed_s"]))
     longest = max((seconds for _, _, seconds in shown), default=0.0)
     room = max(width - NAME_CELLS - SECONDS_CELLS - 4, 8)
-    for label, stage, seconds in shown:
+    for place, (label, stage, seconds) in enumerate(shown):
+        if stage not in RECOVERING and (place == 0 or shown[place - 1][1] in RECOVERING):
+            yield Text("  after ready:", style="dim")
         cells = 0 if longest <= 0 else round(room * seconds / longest)
         worst = stage == row["bottleneck"]
         line = Text(f"  {label:<{NAME_CELLS}}{_seconds(seconds):>{SECONDS_CELLS}}  ")
@@ -113,13 +119,15 @@ def chart(row: Row, stages: Sequence[Row], width: int) -> Iterator[Text]:
         yield line
 
 
-def _one(number: int, of: int, row: Row, stages: Sequence[Row], width: int) -> Iterator[Text]:
+def _one(number: int, of: int, row: Row, stages: Sequence[Row], width: int, *, down: bool) -> Iterator[Text]:
     engine = " ".join(str(row[name]) for name in ("engine", "engine_version") if row[name] is not None)
     head = f"Recovery {number} of {of}" if of > 1 else "Recovery"
     place = ", ".join(part for part in (row["unit"], engine, row["source"]) if part)
     yield Text()
     yield from _words(f"{head}: {row['says']} ({place})", width, "", style="bold")
-    yield from _words(_times(row), width)
+    yield from _words(_times(row, stages, down=down), width)
+    if since := _since_ready(row, stages):
+        yield from _words(since, width)
     if row["fault_ts"] is not None or row["probe_ts"] is not None:
         yield from _words(_noticed(row), width)
     yield from chart(row, stages, width)
@@ -133,13 +141,46 @@ def _one(number: int, of: int, row: Row, stages: Sequence[Row], width: int) -> I
         yield from _words(line, width)
 
 
-def _times(row: Row) -> str:
+def _is_down(found: Sequence[Row], place: int) -> bool:
+    """Did no start of that service become ready any more, as far as the evidence goes?"""
+    row = found[place]
+    later = [other for other in found[place + 1 :] if all(other[key] == row[key] for key in ("bundle", "host", "capture"))]
+    return row["ready_ts"] is None and not any(row["unit"] is None or other["unit"] in (None, row["unit"]) for other in later)
+
+
+def _times(row: Row, stages: Sequence[Row], *, down: bool) -> str:
     if row["mttr_s"] is None:
-        return f"time to recover: unknown, {json.loads(row['why'] or '{}').get('mttr_s', 'it never was ready')}"
-    longest = "" if row["bottleneck"] is None else f"; most of it: {REST if row['bottleneck'] == 'unattributed' else LABELS[row['bottleneck']]}, {_seconds(row['bottleneck_s'])}"
+        why = json.loads(row["why"] or "{}").get("mttr_s", "it never was ready")
+        since = "" if row["begun_ts"] is None else f", since {row['begun_ts']:%Y-%m-%d %H:%M:%S}Z"
+        return f"IT IS DOWN NOW, where the evidence ends{since}: {why}" if down else f"time to recover: unknown, {why}"
+    known = [(LABELS[stage["stage"]], stage["seconds"]) for stage in stages if stage["stage"] in OUTAGE and stage["seconds"] is not None]
+    known += [] if row["unattributed_s"] is None else [(REST, row["unattributed_s"])]
+    worst = max(known, key=lambda item: item[1], default=("", 0.0))
+    longest = f"; longest stage: {worst[0]}, {_seconds(worst[1])}" if worst[1] > 0 else ""
     if row["cause"] == "start":
         return f"from its start to ready {_seconds(row['mttr_s'])}, what was before is not in the evidence{longest}"
     return f"time to recover {_seconds(row['mttr_s'])}, {WHENCE[row['mttr_from']]}{longest}"
+
+
+def _since_ready(row: Row, stages: Sequence[Row]) -> str:
+    """When users were served and the cache was warm: no part of the time to recover."""
+    switched_s, warm_s = row["traffic_switched_s"], row["warm_s"]
+    parts = []
+    if switched_s is not None:
+        asked = f" ({NOBODY_ASKED})" if _is_unasked(stages) else ""
+        parts.append(f"users were served {_seconds(switched_s)} later{asked}")
+    if warm_s is not None:
+        parts.append(f"the prefix cache was warm {_seconds(warm_s)} later")
+    return f"after ready: {'; '.join(parts)}" if parts else ""
+
+
+def _is_unasked(stages: Sequence[Row]) -> bool:
+    return any(stage["stage"] == "traffic_switched" and stage["why"] == NOBODY_ASKED for stage in stages)
+
+
+def _advised(row: Row, stages: Sequence[Row], cause: str) -> list[str]:
+    after = longest_after(row["traffic_switched_s"], row["warm_s"], unasked=_is_unasked(stages)) if row["mttr_s"] is not None else None
+    return advice(row["bottleneck"], row["bottleneck_s"], row["mttr_s"], row["queue_peak"], cause, after)
 
 
 def _noticed(row: Row) -> str:
@@ -161,15 +202,15 @@ def _after(row: Row) -> Iterator[str]:
     yield f"first requests after ready: {first}; before: {_pair(row, 'before', why.get('before'))}"
     lost = _known(row["lost_requests"], "{:.0f}", why.get("requests_lost"))
     failed = _known(row["failed_pct"], "{:.0f} %", why.get("failed_pct"))
-    yield f"requests lost: {lost}; failed share: {failed}; queue peak: {_known(row['queue_peak'], '{:.0f}', why.get('queue_peak'))}"
+    yield f"requests lost: {lost}; share of requests that failed until ready: {failed}; most that waited: {_known(row['queue_peak'], '{:.0f}', why.get('queue_peak'))}"
     if row["second_ts"] is None:
-        yield f"second look after the first peak: unknown, {why.get('second_check', 'no traffic')}"
+        yield f"second look ({SECOND}): unknown, {why.get('second_check', 'no traffic')}"
         return
     verdict = {True: "well", False: "NOT WELL", None: "open"}[row["second_ok"]]
     memory = f"KV cache {_known(row['memory_before_pct'], '{:.0f} %')} before, {_known(row['memory_after_peak_pct'], '{:.0f} %')} after the peak"
     p99 = f"p99 {_known(row['before_p99_s'], '{:.2f} s')} before, {_known(row['second_p99_s'], '{:.2f} s')} after"
     pieces = "" if row["fragmented_bytes"] is None else f"; {row['fragmented_bytes'] / (1 << 30):.2f} GiB in fragments"
-    yield f"second look at {row['second_ts']:%H:%M:%S}Z: {verdict}, {row['second_says']}; {memory}; {p99}{pieces}"
+    yield f"second look ({SECOND}) at {row['second_ts']:%H:%M:%S}Z: {verdict}, {row['second_says']}; {memory}; {p99}{pieces}"
 
 
 def _pair(row: Row, which: str, why: str | None) -> str:
@@ -201,6 +242,7 @@ def _side_by_side(found: Sequence[Row], stages: Sequence[Row], width: int) -> It
             yield _cells(LABELS[stage], [_cell(seconds.get(stage)) for seconds in known], marks=[row["bottleneck"] == stage for _, row in part])
         yield _cells("first p99", [_cell(row["first_p99_s"]) for _, row in part])
         yield _cells("requests lost", ["-" if row["lost_requests"] is None else f"{row['lost_requests']:.0f}" for _, row in part])
+    yield from _words("* what took longest of that recovery; - not known", width, style="dim")
 
 
 def _cells(name: str, cells: Sequence[str], *, bold: bool = False, marks: Sequence[bool] = ()) -> Text:
@@ -216,14 +258,14 @@ def _cell(seconds: float | None) -> str:
     return "-" if seconds is None else _seconds(seconds)
 
 
-def _advice(found: Sequence[Row], width: int) -> Iterator[Text]:
+def _advice(found: Sequence[Row], stages: Sequence[Row], width: int) -> Iterator[Text]:
     """What would shorten the slowest, whole recoveries before starts of which no end is seen."""
     known = [row for row in found if row["mttr_s"] is not None and row["cause"] != "start"] or [row for row in found if row["mttr_s"] is not None] or found
     slowest = max(known, key=lambda row: row["mttr_s"] or 0.0)
     cause = "external-stop" if any(row["cause"] == "external-stop" for row in found) else slowest["cause"]
     yield Text()
     yield Text("What would shorten it" + (f" (#{list(found).index(slowest) + 1}, the slowest)" if len(found) > 1 else ""), style="bold")
-    for line in advice(slowest["bottleneck"], slowest["mttr_s"], slowest["queue_peak"], cause):
+    for line in _advised(slowest, _of(slowest, stages), cause):
         yield from _words(line, width, "  - ")
 
 

@@ -79,8 +79,11 @@ def _headline(diagnosis: Diagnosis, width: int) -> Text:
 
 def _who(diagnosis: Diagnosis, width: int) -> list[Item]:
     origin = [f"{name} {value}" for name, value in words.origin(diagnosis)]
-    notes = words.notes(diagnosis)
-    return [_facts("Looked at", 1, origin, width), *([_facts("Note", 12, notes, width)] if notes else [])]
+    notes, taken = words.notes(diagnosis), words.assumed(diagnosis)
+    died = words.deaths(diagnosis)
+    said = [_item("Died", 4, died, width, limit=4)] if died else []
+    said += [_item("Assumed", 13, inert("; ".join(taken), MAX_REASON_CHARS), width, limit=3)] if taken else []
+    return [_facts("Looked at", 1, origin, width), *([_facts("Note", 12, notes, width)] if notes else []), *said]
 
 
 def _found(diagnosis: Diagnosis, first: RuleResult, width: int) -> list[Item]:

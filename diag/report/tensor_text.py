@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from diag.report import heatmap
+from diag.report import heatmap, tensors_head
 from diag.report.grid import grid
 from diag.report.inert import inert
 from diag.report.layout import limited, wrapped
+from diag.report.tensor_doubt import doubt
 from diag.report.tensors import counts
-from diag.tensors.result import Comparison, Result
-from diag.tensors.telling import either
+from diag.tensors.result import Alias, Comparison, Result
+from diag.tensors.telling import either, read_by
 
 LABEL = 11
 WIDTH = 100
 BLOCK_ROWS = 24
 TENSOR_ROWS = 12
 NAMED = 3
+WHAT = 400
+"""Characters of a cell: the hint stands at its end."""
 NARROW = 72
 """Cells below which figures are left to --format json."""
 FIGURES = frozenset({"rel L2", "cosine", "max abs"})
@@ -26,14 +29,13 @@ OWNED = 6
 """Wrong blocks whose owner is named."""
 COLUMNS = ("block", "verdict", "tensors", "rel L2", "cosine", "max abs", "what")
 TENSOR_COLUMNS = ("tensor", "rank", "verdict", "rel L2", "cosine", "max abs", "what")
-VERDICT_COLOURS = {"same": "bold green", "close": "green", "differ": "bold red"}
 
 
 def render(found: Comparison, width: int, *, has_lookups: bool = False) -> Iterator[RenderableType]:
     """All of it, none wider than `width` cells. `has_lookups`: the log of the prefix cache was given as well."""
     width = max(40, min(width, WIDTH))
-    yield _headline(found)
-    for label, text in (*_facts(found), *_next(found, has_lookups=has_lookups), ("Compared", _compared(found))):
+    yield tensors_head.headline(found)
+    for label, text in (*_facts(found), *_next(found, has_lookups=has_lookups), ("Compared", _compared(found)), *tensors_head.bounds(found)):
         yield from _labelled(label, text, width)
     blocks = [item for item in found.results if item.block is not None]
     wrong: list[Result] = []
@@ -68,24 +70,12 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     yield from grid([columns[at] for at in shown], [[row[at] for at in shown] for row in rows], width)
 
 
-def _headline(found: Comparison) -> Text:
-    total = counts(found)
-    wrong = sum(item.is_wrong for item in found.results)
-    left = len(found.unread) + len(found.unpaired)
-    pairs = f"{total['pairs']} tensors and blocks"
-    if found.verdict == "differ":
-        return Text(f"DIFFER: {wrong} of {pairs}", style=VERDICT_COLOURS["differ"])
-    if found.verdict == "close":
-        doubt = f", {total['suspicious']} of them suspicious" if total["suspicious"] else ""
-        unseen = f"; {left} could not be compared" if left else ""
-        return Text(f"CLOSE: {pairs}, {total.get('close', 0)} not bit for bit{doubt}{unseen}", style="yellow" if doubt else VERDICT_COLOURS["close"])
-    if left:  # what was not looked at is not the same
-        return Text(f"SAME: {pairs} that could be compared, {left} could not", style="yellow")
-    return Text(f"SAME: all {pairs}", style=VERDICT_COLOURS["same"])
-
-
 def _facts(found: Comparison) -> Iterator[tuple[str, str]]:
     """What matters, most important first."""
+    left = list(tensors_head.left_out(found))
+    is_part = tensors_head.is_part(counts(found))
+    if is_part:
+        yield from left
     if found.first is not None:
         yield "First", found.first.says
         yield from _whose_first(found, found.first.result)
@@ -101,8 +91,10 @@ def _facts(found: Comparison) -> Iterator[tuple[str, str]]:
         yield "Artefacts", f"{_names(artefacts)}: far off, and all that was computed afterwards matches: saved by reference, not what the run computed with"
     suspicious = [item for item in found.results if item.is_suspicious]
     if suspicious:
-        yield "Doubt", f"{_names(suspicious)}: more than rounding, less than other content: dump the good request once more and add --control DIR"
-    yield from _left_out(found)
+        yield "Doubt", f"{_names(suspicious)}: {doubt(found, suspicious)}"
+    yield from tensors_head.in_both(found)
+    if not is_part:
+        yield from left
 
 
 def _next(found: Comparison, *, has_lookups: bool) -> Iterator[tuple[str, str]]:
@@ -113,7 +105,9 @@ def _next(found: Comparison, *, has_lookups: bool) -> Iterator[tuple[str, str]]:
         yield "Next", "dump the requests that ran before the bad one, and add --donors DIR: whose block it is"
     if found.scope is not None and found.scope.points_at == "allocator" and not has_lookups:
         yield "Next", "add --lookups LOG (the engine's lines about prefix cache lookups): why it was reused"
-    if found.first.kind in ("operation", "drift", "other") and found.control is None and not found.first.result.is_retyped:
+    if found.scope is not None and found.scope.points_at == "weights-or-input" and not found.scope.is_small:
+        yield "Next", "make sure that both runs loaded the same weights, adapter and quantisation, and dump the token ids of both"
+    elif found.first.kind in ("operation", "drift", "other") and found.control is None and not found.first.result.is_retyped:
         yield "Next", "dump the good request once more, and add --control DIR: how much is this engine's own noise"
 
 
@@ -143,7 +137,7 @@ def _whose_first(found: Comparison, first: Result) -> Iterator[tuple[str, str]]:
         yield "Whose", _owner(by_key[key], compared[key])
     if len(owned) > OWNED:
         yield "Whose", f"{len(owned) - OWNED} more blocks are another's: see the table"
-    if (first.request, first.block) in owned or first.verdict != "different":
+    if (first.request, first.block) in owned or first.verdict != "different" or (found.scope is not None and found.scope.points_at == "weights-or-input"):
         return
     if found.donors:
         yield "Whose", f"not known: neither the good run nor {len(found.donors)} donors hold it"
@@ -179,7 +173,7 @@ def _owner(block: Sequence[Result], compared: int) -> str:
     rows = [alias.rows for alias in said if alias.by in ("rows", "fingerprint")]
     part = f" ({max(rows)} of {known[0].rows_of} rows)" if rows and max(rows) < (known[0].rows_of or 0) else ""
     if sum(alias.by != "fingerprint" for alias in said) > len(said) / 2:
-        return f"{name} is {whose}{part}, in {count} of {compared} cache tensors"
+        return f"{name} is {whose}{part}, in {count} of {compared} cache tensors{_read_by(said)}"
     return f"{name} has the tokens of {whose}{part}, by V of layer 0, but was computed elsewhere: that very request is not among the donors"
 
 
@@ -195,15 +189,8 @@ def _whose(item: Result) -> str:
     return f"block {alias.block} of {'the good run' if item.verdict == 'permuted' else alias.request}{more}"
 
 
-def _left_out(found: Comparison) -> Iterator[tuple[str, str]]:
-    for side in ("good", "bad"):
-        lone = [item for item in found.unpaired if item.side == side]
-        if lone:
-            named = ", ".join(dict.fromkeys(item.tensor.name for item in lone[:NAMED]))
-            yield "Left out", f"{len(lone)} without a partner, {named}{' …' if len(lone) > NAMED else ''}: {lone[0].why}"
-    if found.unread:
-        side, item = found.unread[0]
-        yield "Left out", f"{len(found.unread)} not read, {side}: {item.source}: {item.reason}"
+def _read_by(said: Sequence[Alias]) -> str:
+    return next(filter(None, (read_by(alias) for alias in said)), "")
 
 
 def _names(items: Sequence[Result]) -> str:
@@ -212,7 +199,7 @@ def _names(items: Sequence[Result]) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> Iterator[Text]:
-    lines = limited(wrapped(inert(text, 1_000), width - LABEL), 3 if width >= NARROW else 6, width - LABEL)
+    lines = limited(wrapped(inert(text, 1_000), width - LABEL), 6, width - LABEL)
     for number, line in enumerate(lines):
         yield Text(f"{label if number == 0 else '':<{LABEL}}", style="bold").append(Text(line, style="not bold"))
 
@@ -251,16 +238,28 @@ def _equal_row(keys: Sequence[tuple[int, int]], by_block: dict[tuple[int, int], 
 
 
 def _block_row(key: tuple[int, int], items: Sequence[Result], *, several: bool) -> Sequence[str]:
-    worst = min(items, key=lambda item: heatmap.WORST.index("suspicious" if item.is_suspicious else item.verdict))
+    worst = min(items, key=_badness)
     alike = sum(item.verdict == worst.verdict for item in items)
     told = [item.difference for item in items if item.difference is not None]
-    what = "follows" if worst.follows else worst.detail or ""
+    what = _following(worst) if worst.follows else worst.detail or ""
     if worst.alias is not None:
         what, alike = Counter(_whose(item) for item in items if item.alias is not None).most_common(1)[0]
     return (
         f"{key[0]}: {key[1]}" if several else str(key[1]), worst.verdict, f"{alike} of {len(items)}",
-        _largest(one.rel_l2 for one in told), _smallest(one.cosine for one in told), _largest(one.max_abs for one in told), inert(what, 120),
+        _largest(one.rel_l2 for one in told), _smallest(one.cosine for one in told), _largest(one.max_abs for one in told), inert(what, WHAT),
     )  # fmt: skip
+
+
+def _following(item: Result) -> str:
+    """And why it is different, where the figure of the whole does not tell."""
+    some = item.verdict == "different" and item.rows_differ and item.rows_of and item.rows_differ < item.rows_of
+    return f"follows; {item.rows_differ} of {item.rows_of} token rows" if some else "follows"
+
+
+def _badness(item: Result) -> tuple[int, float]:
+    """The worst comes first; of several that are as bad the one that is furthest off, whose figure the row shows."""
+    rel = 0.0 if item.difference is None or item.difference.rel_l2 is None else item.difference.rel_l2
+    return heatmap.WORST.index("suspicious" if item.is_suspicious else item.verdict), -rel
 
 
 def _tensor_row(item: Result) -> Sequence[str]:
@@ -268,8 +267,8 @@ def _tensor_row(item: Result) -> Sequence[str]:
     rank = "-" if item.rank is None else str(item.rank)
     figures = ("-", "-", "-") if told is None else (_largest([told.rel_l2]), _smallest([told.cosine]), _largest([told.max_abs]))
     marks = "first" if item.is_first else item.doubt or ""
-    what = "follows" if item.follows else "; ".join(filter(None, (marks, item.detail)))
-    return (inert(item.name, 60), rank, item.verdict, *figures, inert(what, 120))
+    what = _following(item) if item.follows else "; ".join(filter(None, (marks, item.detail)))
+    return (inert(item.name, 60), rank, item.verdict, *figures, inert(what, WHAT))
 
 
 def _largest(values: "Iterator[float | None] | Sequence[float | None]") -> str:

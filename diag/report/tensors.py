@@ -86,15 +86,25 @@ def _head(found: Comparison) -> dict[str, object]:
 
 
 def counts(found: Comparison) -> dict[str, int]:
-    """Pairs by verdict; `suspicious` and `follows` are among them."""
+    """Pairs by verdict; `suspicious`, `follows` and `nan_in_both` are among them. `tensors` those they are of, `not_compared` those left out."""
     numbers: Counter[str] = Counter({"pairs": 0})
-    suspicious = follows = 0
+    suspicious = follows = both = 0
+    compared: set[tuple[str, int | None, int | None]] = set()
     for item in found.results:
         numbers["pairs"] += 1
         numbers[item.verdict] += 1
         suspicious += item.is_suspicious
         follows += item.follows
-    return {**numbers, "suspicious": suspicious, "follows": follows}
+        both += item.has_nan_in_both
+        compared.add((_whole(item.name), item.rank, item.step))
+    lone = {(item.side, _whole(item.tensor.name), item.tensor.rank, item.tensor.step, item.tensor.layer) for item in found.unpaired}
+    left = sum((name, rank, step) not in compared for _, name, rank, step, _ in lone) + len(found.unread)
+    return {**numbers, "suspicious": suspicious, "follows": follows, "nan_in_both": both, "tensors": len(compared), "not_compared": left}
+
+
+def _whole(name: str) -> str:
+    """Keys and values that lie in one tensor are parts of it."""
+    return name[:-3] if name.endswith(("[k]", "[v]")) else name
 
 
 def pair(item: Result) -> dict[str, object]:

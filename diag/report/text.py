@@ -54,6 +54,7 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[Text]:
     lines += _missing(diagnosis, width)
     gaps = [f"{name}: {why}" for name, why in words.collectors(diagnosis)[2]]
     lines += _section("Collectors that did not read everything", gaps, width)
+    lines += _section("Assumed", _listed(words.assumed(diagnosis)), width)
     lines += _section("Cut short and dropped", _listed(words.names(diagnosis, "dropped")), width)
     lines += _section("Not recognised as evidence", _listed(words.names(diagnosis, "unrecognised")), width)
     return [

@@ -53,6 +53,9 @@ def headline(diagnosis: Diagnosis) -> tuple[str, str]:
         return _blind(diagnosis), ""
     still_open = len(diagnosis.inconclusive)
     rules = f"{len(diagnosis.ruled_out) + still_open} rules"
+    told = next((section.headline for section in diagnosis.sections if section.headline), None)
+    if told is not None:
+        return f"CLEAR: {inert(told)}" + (f"; {still_open} of {rules} not judged" if still_open else ""), ""
     if still_open:
         return f"CLEAR: no known incident found, but {still_open} of {rules} could not be judged", ""
     return f"CLEAR: no known incident found ({rules} ruled out)", ""
@@ -70,6 +73,9 @@ def _blind(diagnosis: Diagnosis) -> str:
 def origin(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Who was looked at, when, with what: (our word, the value from the evidence)."""
     s = diagnosis.subject
+    own = ("llmdiag", f"{inert(s.get('tool_version'), 20)}, {inert(s.get('rules'), 20)} rules")
+    if s.get("dumps"):  # no host and no process was looked at
+        return [("dumps", inert(s["dumps"], 120)), own]
     tree = f" ({s['tree']})" if s.get("tree") else ""
     taken = s.get("taken_at")
     return [
@@ -77,7 +83,7 @@ def origin(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("pid", inert(s.get("pid"), 20) + inert(tree, 80)),
         ("at", "unknown" if taken is None else inert(moment(taken))),
         ("from", inert(s.get("bundle"), 80)),
-        ("llmdiag", f"{inert(s.get('tool_version'), 20)}, {inert(s.get('rules'), 20)} rules"),
+        own,
     ]
 
 
@@ -260,6 +266,8 @@ def _partial(diagnosis: Diagnosis) -> int:
 
 def footer(diagnosis: Diagnosis) -> list[str]:
     """How much was looked at and what it cost the patient."""
+    if diagnosis.subject.get("dumps"):
+        return [redaction(diagnosis)]
     good, total, gaps = collectors(diagnosis)
     partial = _partial(diagnosis)
     most = MAX_NAMED - 1 if partial else MAX_NAMED
@@ -316,8 +324,23 @@ def notes(diagnosis: Diagnosis) -> list[str]:
     return found
 
 
+def deaths(diagnosis: Diagnosis) -> str:
+    """Ends of the engine that no rule explains: no incident that is known is not the same as no incident. "" = none."""
+    seen = names(diagnosis, "deaths")
+    if not seen or diagnosis.findings:
+        return ""
+    count = f"{len(seen)} death{'' if len(seen) == 1 else 's'} seen"
+    path = diagnosis.subject.get("path") or "PATHS"
+    return f"{count} ({inert(seen[-1], 120)}): no rule knows its cause; llmdiag recovery {path} shows where the time went"
+
+
+def assumed(diagnosis: Diagnosis) -> list[str]:
+    """What was taken for granted of year and zone, what a map did not meet: warnings first."""
+    return sorted(names(diagnosis, "assumed"), key=lambda text: not text.startswith(("WRONG", "the logs")))
+
+
 def names(diagnosis: Diagnosis, what: str) -> list[str]:
-    """File names under `dropped` or `unrecognised` of the subject, lines under `recoveries`."""
+    """File names under `dropped` or `unrecognised` of the subject, lines under `recoveries`, `assumed` and `deaths`."""
     found = diagnosis.subject.get(what)
     return [str(name) for name in found] if isinstance(found, list | tuple) else []
 

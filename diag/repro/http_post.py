@@ -66,6 +66,10 @@ def place_of(url: str) -> Place:
     return Place(tls, parts.hostname, port if port is not None else 443 if tls else 80, prefix)
 
 
+NO_NAME = "the name of the host is not known"
+"""How the detail of `refused` begins where no connection was even tried."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """How it ended: `answer`, or no answer: `timeout`, `refused` (nobody listens, no such host), `reset`, `garbled`, `tls`, `stopped`."""
@@ -113,6 +117,8 @@ class Wire:
             sock = _connect(place, until)
         except TimeoutError:
             return Reply("timeout", detail="no connection in time")
+        except socket.gaierror as error:
+            return Reply("refused", detail=f"{NO_NAME} ({_words(error)})")
         except (OSError, UnicodeError) as error:
             return Reply("refused", detail=_words(error))
         try:

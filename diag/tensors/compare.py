@@ -8,20 +8,22 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from diag.errors import BadInput
-from diag.tensors import divergence, donors, order
+from diag.tensors import bits, divergence, donors, order
 from diag.tensors.consequences import consequences
 from diag.tensors.cutting import How
 from diag.tensors.dump import Dump, Unread
 from diag.tensors.judging import Judge, Noise, Place
+from diag.tensors.libraries import Library
 from diag.tensors.measure import COMPILED, warm_up
 from diag.tensors.opening import still_same
-from diag.tensors.pairing import SAME_NAMES, Lone, Names, Pair, Pairing, pair
+from diag.tensors.pairing import HOLDERS, Lone, Pair, Pairing, pair
 from diag.tensors.placement import Placements
+from diag.tensors.renaming import SAME_NAMES, Names, check, lent
 from diag.tensors.result import Comparison, Result, Twins, Who
 from diag.tensors.shelf import Shelf
 from diag.tensors.suffix import Suffixes
@@ -41,6 +43,8 @@ class Options:
     how: How = field(default_factory=How)
     names: Names = SAME_NAMES
     limits: Limits = DEFAULT_LIMITS
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Element types that were said, by name or for all (`"*"`): those are not guessed."""
 
 
 def compare(
@@ -52,8 +56,17 @@ def compare(
     good, bad, control, others = _named_apart(good, bad, control, others, notes)
     options = options or Options()
     begin = time.monotonic()
-    noise = None if control is None else _noise(good, control, options, notes, progress)
+    check(options.names, good, bad)
+    good, bad, *others = lent(options.names, good, bad, others)
+    control = None if control is None else lent(options.names, good, bad, (control,))[2]
     pairing = pair(good, bad, options.names)
+    if any(tensor.dtype in HOLDERS for dump in (good, bad) for tensor in dump.tensors):
+        guess = bits.guess(pairing.pairs, options.types)
+        notes += filter(None, [guess.note])
+        good, bad, *others = (guess.typed(dump) for dump in (good, bad, *others))
+        control = None if control is None else guess.typed(control)
+        pairing = pair(good, bad, options.names) if guess.names else pairing
+    noise = None if control is None else _noise(good, control, options, notes, progress)
     judge = Judge(Placements(good), Placements(bad), options.how, Suffixes(good, bad), options.limits, noise, pairs=pairing.pairs)
     results: Sequence[Result] = _judged(judge, pairing, "comparing", progress)
     if not results:
@@ -65,7 +78,7 @@ def compare(
     return Comparison(
         divergence.overall(results), _who(good), _who(bad), None if control is None else _who(control), [_who(donor) for donor in others],
         results, Shelf(Lone, chain(pairing.unpaired, judge.unpaired)), unread, first, None if first is not None and first.kind == "input" else divergence.scope(results), twins,
-        (*notes, *pairing.notes, *_about_tokens(results), *(_counted(text, count) for text, count in judge.said.items())), judge.hidden_blocks,
+        (*notes, *pairing.notes, *divergence.about_lengths(results, first), *_about_tokens(results), *(_counted(text, count) for text, count in judge.said.items())), judge.hidden_blocks,
         judge.block_tokens.most_common(1)[0][0] if judge.block_tokens else None, time.monotonic() - begin,
         {dtype: options.limits.close(dtype) for dtype in {item.bad.dtype for item in results} if dtype in CLOSE},
     )  # fmt: skip
@@ -110,6 +123,11 @@ def _noise(good: Dump, control: Dump, options: Options, notes: list[str], progre
         )
     if not blocks:
         raise BadInput(f"{control.root}: nothing in it could be compared with the good dump", hint="the control is a dump of the good request, taken a second time")
+    if not any(blocks.values()):
+        notes.append(
+            f"the control run {control.name} repeats the good run bit for bit, so it shows nothing of this engine's noise: take it in another batch, or beside "
+            "other requests, and tolerances stay as they are without one"
+        )
     return Noise(tensors, blocks)
 
 
@@ -120,7 +138,7 @@ def _explained(
         return results, []
     progress("looking for whose blocks they are", 1.0)
     taken = {dump.name: order.taken_at(dump) for dump in (bad, *others)}
-    libraries = [donors.Library(dump, options.how, judge.unread) for dump in others]
+    libraries = [Library(dump, options.how, judge.unread) for dump in others]
     told, twins = donors.explain(judge.wrong, results, donors.Search(good.name, bad.name, libraries, options.limits, judge.unread, taken))
     follow = consequences(results)
     return Shelf(Result, (item if item.ord in follow else told.get(item.ord, item) for item in results)), twins

@@ -135,7 +135,7 @@ def _four_axes(tensor: Tensor, place: Placement, how: How) -> Cut | None:
     swapped = views.permuted(tensor, (0, 2, 1, 3))
     nhd, hnd = "NHD pool [blocks, tokens, heads, elements]", "HND pool [blocks, heads, tokens, elements]"
     if _is_pool(tensor, place, how):
-        sizes = {how.block_tokens} if how.block_tokens is not None else COMMON_BLOCKS
+        sizes = {how.block_tokens} if how.block_tokens in (second, third) else COMMON_BLOCKS  # a size that it cannot have tells nothing
         fits = {size for size in (second, third) if all(request.fits(size) for request in place.requests)}
         if how.layout == "hnd" or (how.layout == "auto" and third in sizes & fits and (second not in sizes or second not in fits)):
             return _pool(swapped, place, hnd, tensor)
@@ -194,6 +194,8 @@ def _sequences(tensor: Tensor, place: Placement, how: How, said: str, *, batch: 
         return Cut(tensor, size, spans, said + known, straight=False, order=said)
     first = place.positions[0] if place.positions is not None and place.positions[1] == rows else 0
     end = rows if len(lengths) != 1 or lengths[0] is None or first else min(rows, lengths[0])
+    if how.block_tokens is not None and end % size:
+        known = f", --block-size {size} does not divide its {end} tokens: the last block has {end % size}"
     return Cut(tensor, size, tuple(_stretch(None, 0, 0, end, first, size)), said + known, straight=first % size == 0 and end == rows, order=said)
 
 

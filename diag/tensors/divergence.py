@@ -16,7 +16,7 @@ from diag.tensors.artefacts import artefacts
 from diag.tensors.consequences import KV, is_behind, lowest_layers
 from diag.tensors.result import First, Result, Scope
 from diag.tensors.shelf import Picked, Shelf
-from diag.tensors.verdicts import ARTEFACT, CLOSE, GOOD_VERDICTS
+from diag.tensors.verdicts import ARTEFACT, CLOSE, DIFFERENT, GOOD_VERDICTS
 
 INPUTS = frozenset({"token_ids", "positions", "context_lens"})
 JUMP = 10.0
@@ -57,13 +57,48 @@ def mark(results: Sequence[Result]) -> tuple[Sequence[Result], First | None]:
 def _chosen(ordered: Sequence[Result], saved_late: Container[int]) -> Result:
     """The first that is wrong: by its content rather than by its type alone, and an artefact only where there is nothing else."""
     first: dict[int, Result] = {}
+    before = _first_wrong_token(ordered)
     for item in ordered:
         if item.is_wrong:
-            rank = 2 if item.ord in saved_late else 1 if item.is_retyped else 0
+            rank = 3 if _is_beside(item, before) else 2 if item.ord in saved_late else 1 if item.is_retyped else 0
             first.setdefault(rank, item)
             if rank == 0:
                 break
     return first[min(first)]
+
+
+def _first_wrong_token(results: Iterable[Result]) -> int | None:
+    """Behind which token of its request the first wrong block of the cache ends. None: no block is wrong."""
+    sizes: dict[tuple[object, ...], int] = {}
+    ends: list[tuple[tuple[object, ...], int, int]] = []
+    for item in results:
+        if item.block is not None and item.role in KV and item.good.shape:
+            sizes[item.place] = max(sizes.get(item.place, 0), item.good.shape[0])
+            if item.is_wrong and not item.is_retyped:
+                ends.append((item.place, item.block, item.good.shape[0]))
+    return min((block * sizes[place] + rows for place, block, rows in ends), default=None)
+
+
+def _is_beside(item: Result, wrong: int | None) -> bool:
+    """Does it tell of other answers, or of when the dump was taken, but not why tokens before that are wrong?
+
+    `wrong`: see `_first_wrong_token`. How long a request is differs whenever its answer does.
+    """
+    if item.role == "context_lens":
+        return True
+    return item.role in INPUTS and wrong is not None and item.parted is not None and wrong <= item.parted
+
+
+def about_lengths(results: Sequence[Result], first: First | None) -> Iterator[str]:
+    """What tells of other answers and is not the first divergence, in words."""
+    if first is None or first.kind == "input":
+        return
+    found = [item for item in results if item.role in INPUTS and item.is_wrong]
+    names = ", ".join(dict.fromkeys(item.name for item in found))
+    parted = [item.parted for item in found if item.parted is not None]
+    if names:
+        since = f" (tokens are the same up to token {min(parted)})" if parted else ""
+        yield f"{names} differ{'s' if ',' not in names else ''} between the two dumps{since}, as after answers of other lengths: no reason for what is wrong before that"
 
 
 def _marked(
@@ -73,7 +108,7 @@ def _marked(
     for item in ordered:
         doubt = ARTEFACT if item.ord in saved_late else item.doubt
         is_first = item.ord == first.ord
-        follows = after and item.is_wrong and not item.is_retyped and doubt != ARTEFACT and not _independent(item, first, by_themselves)
+        follows = after and item.is_wrong and not item.is_retyped and (item.role not in INPUTS or first.role in INPUTS) and doubt != ARTEFACT and not _independent(item, first, by_themselves)
         yield replace(item, doubt=doubt, is_first=is_first, follows=follows) if is_first or follows or doubt != item.doubt else item
         after |= is_first
 
@@ -94,6 +129,8 @@ def _first(item: Result, ordered: Sequence[Result]) -> First:
     if item.is_artefact:
         return First(item, "artefact", f"{place} is far off, but everything computed after it matches: probably the dump, not the run (a hook that kept a reference)")
     if item.role in INPUTS:
+        if item.role == "context_lens":
+            return First(item, "input", f"{place} differs and nothing else does: the dumps were taken after answers of other lengths, or of other prompts")
         return First(item, "input", f"{place} differs: the two runs were not given the same input")
     if item.role in KV:
         before = sum(
@@ -102,6 +139,8 @@ def _first(item: Result, ordered: Sequence[Result]) -> First:
             for other in ordered
         )  # fmt: skip
         seen = f", while {_tensors(before)} computed before it match" if before else ""
+        if everything(ordered) is not None:
+            return First(item, "other", f"{place} is the first that differs{seen}, and so do all blocks of the cache")
         return First(item, "bad-kv", f"{place} is wrong where the run reads it{seen}: bad KV cache input")
     if item.verdict == "nan":
         return First(item, "nan", f"{place} is the first with NaN or Inf that the good run does not have")
@@ -151,16 +190,69 @@ def _tensors(count: int) -> str:
     return "1 tensor" if count == 1 else f"{count} tensors"
 
 
+class Everything(NamedTuple):
+    """Every block differs in every tensor of the cache, and nobody's content is recognised."""
+
+    why: str
+    is_small: bool = False
+
+
+def everything(results: Iterable[Result]) -> Everything | None:
+    """None: some block is right, or is known to be another's. One cache tensor alone tells nothing."""
+    caches: set[tuple[object, ...]] = set()
+    worst, zeros, blocks, any_wrong, same_tokens = 0.0, 0, 0, False, False
+    for item in results:
+        same_tokens |= item.role == "token_ids" and not item.is_wrong
+        if item.block is None or item.role not in KV or item.is_artefact:
+            continue
+        if not (item.is_wrong or item.is_suspicious) or item.is_retyped or item.alias is not None or item.verdict == "shape-mismatch":
+            return None
+        caches.add(item.place)
+        blocks += 1
+        zeros += item.verdict == "zero"
+        any_wrong |= item.is_wrong
+        worst = max(worst, _rel(item) or 0.0)
+    if not any_wrong or len(caches) < 2:
+        return None
+    if zeros == blocks:
+        return Everything("nothing was written there, or it was dumped before that")
+    if 0 < worst < DIFFERENT:
+        return Everything(f"by {worst:.2g} at most (relative L2): rounding of another kernel, batch or build, a scale, or slightly other weights come first", is_small=True)
+    return Everything(f"other weights, adapter{' or quantisation' if same_tokens else ', quantisation or another prompt'} come first")
+
+
+def _is_computed_from(item: Result, first: Result | None) -> bool:
+    """Is this block of the cache, nobody else's, filled by what an operation gave out wrong before?"""
+    if first is None or first.block is not None or item.alias is not None or first.is_artefact or first.is_retyped or first.role in KV:
+        return False
+    if first.layer is not None and item.layer is not None:
+        return item.layer > first.layer
+    return (item.rank, item.step) != (first.rank, first.step) or item.ord > first.ord
+
+
 def scope(results: Sequence[Result]) -> Scope | None:
     """What the pattern of wrong blocks over layers and ranks points at. None: no block is wrong.
 
     A wrong block makes later tokens wrong in deeper layers, so what lies behind an earlier wrong block of a lower layer counts
-    as its consequence.
+    as its consequence, and so does what was computed from an operation that was wrong before.
     """
-    blocks = [_spot(item) for item in results if item.block is not None and item.role in KV and not item.is_artefact]
-    wrong = [item for item in blocks if item.is_wrong]
+    first = next((item for item in results if item.is_first), None)
+    kept: list[Spot] = []
+    later: list[Spot] = []
+    for item in results:
+        if item.block is not None and item.role in KV and not item.is_artefact:
+            spot = _spot(item)
+            (later if spot.is_wrong and _is_computed_from(item, first) else kept).append(spot)
+    wrong = [item for item in kept if item.is_wrong]
+    if later and not wrong and first is not None:
+        return _computed_later(first, later)
+    blocks = [*kept, *(item._replace(is_wrong=False) for item in later)]
     if not wrong:
         return None
+    if (all_off := everything(results)) is not None:
+        layers, every = _numbers(item.layer for item in wrong), tuple(sorted({item.block for item in wrong}))
+        says = f"all {len(every)} blocks differ on all {len(layers)} layers: {all_off.why}; an allocator only where some blocks are right"
+        return Scope("weights-or-input", every, layers, _numbers(item.rank for item in wrong), says, all_off.is_small)
     lowest = lowest_layers(((item.request, item.step), item.block, item.layer) for item in wrong if item.layer is not None)
     origins = [item for item in wrong if item.is_owned or item.layer is None or not is_behind(lowest, (item.request, item.step), item.block, item.layer)]
     numbers = sorted({(item.request, item.block) for item in origins}, key=lambda pair: (pair[0] or 0, pair[1] or 0))
@@ -184,6 +276,13 @@ class Spot(NamedTuple):
     is_wrong: bool
     is_owned: bool
     """Something is known of it: no mere consequence."""
+
+
+def _computed_later(first: Result, wrong: Sequence[Spot]) -> Scope:
+    layers, numbers = _numbers(item.layer for item in wrong), tuple(sorted({item.block for item in wrong}))
+    what = f"block{'s' if len(numbers) > 1 else ''} {_list(numbers)} of layer{'s' if len(layers) > 1 else ''} {_list(layers)}"
+    says = f"{first.name}: {what} of the cache {'were' if len(numbers) > 1 else 'was'} computed from it, so the cache is not the cause"
+    return Scope("operation", numbers, layers, _numbers(item.rank for item in wrong), says)
 
 
 def _spot(item: Result) -> Spot:

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from diag.tensors import order, views
-from diag.tensors.cutting import Cut, How, Span, cut, is_kv, parts
-from diag.tensors.dump import Dump, ReadError, Tensor, Unread
-from diag.tensors.elements import itemsize
-from diag.tensors.judging import LOST, Wrong
-from diag.tensors.matching import Match, Origin, Votes, nearest, row_digests
+from diag.tensors.cutting import Span
+from diag.tensors.dump import ReadError, Unread
+from diag.tensors.judging import Wrong
+from diag.tensors.libraries import Held, Library
+from diag.tensors.matching import READ, Match, Origin, Votes, nearest, row_digests
 from diag.tensors.measure import digests, measure_pair
-from diag.tensors.placement import Placements
 from diag.tensors.result import Result, Twins
-from diag.tensors.telling import with_others, with_owner, with_rest
+from diag.tensors.telling import with_others, with_owner, with_readers, with_rest
 from diag.tensors.verdicts import CLOSE, Limits
+from diag.tensors.writers import Hands, likeliest, mark, small_writer
 
 MIN_SHARE = 0.5
 """Share of a block's wrong rows that must be found together: equal tokens of strangers are equal rows in layer 0."""
@@ -42,40 +42,8 @@ class Agreed:
     """V of layer 0 is among them: the tokens are those."""
     others: tuple[Match, ...] = ()
     """Of other donors that hold as much of it."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """One KV tensor of a dump that may hold what the bad run holds."""
-
-    dump: str
-    step: int | None
-    cut: Cut
-
-
-@dataclass
-class Library:
-    """The KV tensors of one dump by name, rank and layer, cut when they are asked for."""
-
-    dump: Dump
-    how: How
-    unread: list[tuple[str, Unread]]
-    _by_key: dict[tuple[str, int | None, int | None], list[tuple[Tensor, Tensor]]] = field(default_factory=lambda: defaultdict(list))
-
-    def __post_init__(self) -> None:
-        self._places = Placements(self.dump)
-        for tensor in self.dump.tensors:
-            if tensor.offset >= 0 and is_kv(tensor, self._places.of(tensor), self.how):
-                for part in parts(tensor):
-                    self._by_key[(part.name, part.rank, part.layer)].append((tensor, part))
-
-    def find(self, name: str, rank: int | None, layer: int | None, dtype: str) -> Iterator[Held]:
-        """The same tensor in this dump, of every step; `dtype`: what it is where its file lost the type."""
-        for whole, part in self._by_key.get((name, rank, layer), ()):
-            known = replace(part, dtype=dtype) if part.dtype in LOST and itemsize(part.dtype) == itemsize(dtype) else part
-            found = cut(known, self._places.of(whole), self.how)
-            if found is not None:
-                yield Held(self.dump.name, part.step, found)
+    readers: tuple[Match, ...] = ()
+    """Of other donors that have it where the bad run has it and did not write it."""
 
 
 @dataclass(frozen=True)
@@ -99,48 +67,73 @@ def explain(wrong: Sequence[Wrong], results: Sequence[Result], search: Search) -
             by_place[item.place][(item.request, item.block)] = item
     tensors = [(tensor, by_place[tensor.place]) for tensor in wrong if by_place.get(tensor.place)]
     matches: dict[int, list[Match]] = {}
-    rests: dict[int, list[Match]] = {}
+    best: dict[int, Best] = {}
     twins: list[Twins] = []
     for tensor, blocks in tensors:
         try:
-            found, left, same = _exact(tensor, blocks, search)
+            found, all_found, same = _exact(tensor, blocks, search)
         except ReadError as error:
             search.unread.append(("donor", Unread(tensor.bad.tensor.source, str(error))))
             continue
         matches |= found
-        rests |= left
+        best |= all_found
         twins += same
-    agreed = _agreed(tensors, matches, search)
+    agreed = _agreed(tensors, matches, best, search)
     agreed |= _near(tensors, {key for _, blocks in tensors for key in blocks} - agreed.keys(), search)
+    chosen = {item.ord: _chosen(matches.get(item.ord, ()), best.get(item.ord), agreed.get(key)) for _, blocks in tensors for key, item in blocks.items()}
+    rests = {number: best[number].rest(match) for number, match in chosen.items() if match is not None and number in best}
     second = _second(tensors, rests)
     told: dict[int, Result] = {}
     for tensor, blocks in tensors:
         for key, item in blocks.items():
-            match = _chosen(matches.get(item.ord, ()), agreed.get(key))
+            match = chosen[item.ord]
             one = _told(tensor, item, match, agreed.get(key), search)
             if key in agreed:
                 one = with_others(one, agreed[key].match.origin.dump, agreed[key].others, (search.good, search.bad))
-            rest = next((one for one in rests.get(item.ord, ()) if _mark(one) == second.get(key)), None)
+                one = with_readers(one, agreed[key].match, agreed[key].readers)
+            rest = next((one for one in rests.get(item.ord, ()) if mark(one) == second.get(key)), None)
             told[item.ord] = one if rest is None or match is None or one.alias is None or one.alias.by != "rows" else with_rest(one, rest, search.good)
     return told, twins
 
 
-def _exact(tensor: Wrong, blocks: dict[Block, Result], search: Search) -> tuple[dict[int, list[Match]], dict[int, list[Match]], list[Twins]]:
-    """By digests of rows; who has what is left of a block, where it may have two owners; and blocks of the bad run that are twins."""
-    votes = Votes()
+@dataclass(frozen=True)
+class Best:
+    """All who have rows of a wrong block, most rows first."""
+
+    matches: list[Match]
+    wrong_rows: int
+    """Bit n: the n-th row is not the good run's."""
+
+    def rest(self, first: Match) -> list[Match]:
+        """Who else has wrong rows of it, of those that the first does not have."""
+        left = (
+            replace(match, rows=(match.which & ~first.which & self.wrong_rows).bit_count())
+            for match in self.matches if match.origin.dump != first.origin.dump and match.hand != READ
+        )  # fmt: skip
+        return [match for match in left if match.rows]
+
+
+def _exact(tensor: Wrong, blocks: dict[Block, Result], search: Search) -> tuple[dict[int, list[Match]], dict[int, Best], list[Twins]]:
+    """By digests of rows: who holds enough of a block; all who hold some; and blocks of the bad run that are twins."""
+    votes, hands = Votes(), Hands(tensor.bad.block_tokens)
     ours: dict[Block, Span] = {(span.request, span.index): span for span in tensor.good.spans}
     theirs: dict[Block, tuple[Span, list[bytes]]] = {(span.request, span.index): (span, row_digests(tensor.bad, span)) for span in tensor.bad.spans}
     good_rows = {key: row_digests(tensor.good, ours[key]) for key in blocks}
     sought: dict[int, int] = {}
+    wrong_rows: dict[int, int] = {}
+    physical: dict[int, int | None] = {}
     for key, item in blocks.items():
         span, rows = theirs[key]
         other = {span.token + n: row for n, row in enumerate(rows) if n >= len(good_rows[key]) or row != good_rows[key][n]}
         votes.want(item.ord, other, rows, span.token)
         sought[item.ord] = min(len(other), item.rows_differ or len(other))
+        wrong_rows[item.ord] = sum(1 << (token - span.token) for token in other)
+        physical[item.ord] = span.physical
     for held in _held(tensor, search):
         for origin, span in _listed(held):
+            hands.add(origin, span, knows_slots=held.knows_slots)
             votes.offer(origin, span.index, span.token, row_digests(held.cut, span))
-    best = {number: votes.best(number) for number in sought}
+    best = {number: hands.known(votes.best(number), physical[number]) for number in sought}
     found = {number: _enough(best[number], sought[number]) for number in sought}
     lost = [number for number, matches in found.items() if not matches]
     if lost and not tensor.good.tiled:
@@ -149,14 +142,7 @@ def _exact(tensor: Wrong, blocks: dict[Block, Result], search: Search) -> tuple[
                 votes.offer(origin, span.index, 0, row_digests(held.cut, span))
         for number in lost:
             found[number] = _enough(votes.best(number), sought[number])
-    rests = {number: _rest(matches[0], best[number]) for number, matches in found.items() if matches}
-    return found, rests, _twins(tensor, ours, theirs, blocks)
-
-
-def _rest(first: Match, others: Sequence[Match]) -> list[Match]:
-    """Who else has rows of a block, of those that the first does not have."""
-    left = (replace(match, rows=(match.which & ~first.which).bit_count()) for match in others if match.origin.dump != first.origin.dump)
-    return [match for match in left if match.rows]
+    return found, {number: Best(matches, wrong_rows[number]) for number, matches in best.items()}, _twins(tensor, ours, theirs, blocks)
 
 
 def _second(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], rests: dict[int, list[Match]]) -> dict[Block, tuple[object, ...]]:
@@ -165,7 +151,7 @@ def _second(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], rests: dict[in
     for _, blocks in tensors:
         for key, item in blocks.items():
             for match in rests.get(item.ord, ()):
-                votes[key][_mark(match)] += match.rows
+                votes[key][mark(match)] += match.rows
     return {key: count.most_common(1)[0][0] for key, count in votes.items()}
 
 
@@ -220,7 +206,9 @@ def _twins(
     return found
 
 
-def _agreed(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], matches: dict[int, list[Match]], search: Search) -> dict[Block, Agreed]:
+def _agreed(
+    tensors: Sequence[tuple[Wrong, dict[Block, Result]]], matches: dict[int, list[Match]], best: Mapping[int, Best], search: Search
+) -> dict[Block, Agreed]:  # fmt: skip
     """What most tensors say of one block: the origin that explains it. A block of a pool that is nobody's comes behind any that has a name."""
     votes: dict[Block, Counter[tuple[object, ...]]] = defaultdict(Counter)
     examples: dict[tuple[object, ...], Match] = {}
@@ -232,22 +220,24 @@ def _agreed(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], matches: dict[
         deep |= blocks.keys() if is_deep else set()
         for key, item in blocks.items():
             for match in matches.get(item.ord, ()):
-                mark = _mark(match)
-                votes[key][mark] += match.rows
-                examples.setdefault(mark, match)
+                votes[key][mark(match)] += match.rows
+                examples.setdefault(mark(match), match)
                 if _tells_tokens(tensor):
-                    tokens.add((key, mark))
+                    tokens.add((key, mark(match)))
                 if is_deep:
-                    seen_deep.add((key, mark))
+                    seen_deep.add((key, mark(match)))
     for key, count in votes.items():  # equal tokens make equal rows in layer 0, whosesoever they are
-        for mark in [mark for mark in count if _is_weak(examples[mark], search) and key in deep and (key, mark) not in seen_deep]:
-            del count[mark]
+        for weak in [one for one in count if _is_weak(examples[one], search) and key in deep and (key, one) not in seen_deep]:
+            del count[weak]
     agreed = {}
     for key, count in votes.items():
         if count:
-            most = max((examples[mark].origin.physical is None, rows) for mark, rows in count.items())
-            match, others = _earliest((examples[mark] for mark, rows in count.items() if (examples[mark].origin.physical is None, rows) == most), search)
-            agreed[key] = Agreed(match, (key, _mark(match)) in tokens, others)
+            match, others = _earliest((examples[one] for one in likeliest(count, examples, search.good)), search)
+            if match.hand == READ:
+                few = small_writer([best[blocks[key].ord].matches for _, blocks in tensors if key in blocks and blocks[key].ord in best])
+                match, others = (match, others) if few is None else (few, ())
+            readers = {examples[one].origin.dump: examples[one] for one in count if examples[one].hand == READ}
+            agreed[key] = Agreed(match, (key, mark(match)) in tokens, others, tuple(readers[dump] for dump in sorted(readers.keys() - {match.origin.dump}, key=order.number)))
     return agreed
 
 
@@ -270,16 +260,13 @@ def _is_weak(match: Match, search: Search) -> bool:
     return match.origin.physical is not None or match.origin.dump == search.good
 
 
-def _mark(match: Match) -> tuple[object, ...]:
-    """The same origin in another tensor of that dump."""
-    return match.origin.dump, match.origin.step, match.origin.request, match.origin.physical, match.shift
-
-
-def _chosen(matches: Sequence[Match], agreed: Agreed | None) -> Match | None:
+def _chosen(matches: Sequence[Match], best: Best | None, agreed: Agreed | None) -> Match | None:
     """What most tensors agree on, if this one says it too; else what it says itself, but no block of a pool that has no name."""
     if agreed is None:
         return None
-    return next((match for match in matches if _mark(match) == _mark(agreed.match)), None) or next((match for match in matches if match.origin.physical is None), None)
+    known = best.matches if best is not None and agreed.match.wrote and agreed.match not in matches else matches
+    same = next((match for match in known if mark(match) == mark(agreed.match)), None)
+    return same or next((match for match in matches if match.origin.physical is None), None)
 
 
 def _near(tensors: Sequence[tuple[Wrong, dict[Block, Result]]], keys: set[Block], search: Search) -> dict[Block, Agreed]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Views = Callable[[], tuple[Tensor, Tensor]]
 Place = tuple[str, int | None, int | None, int | None]
+TELLS_TOKENS = frozenset({"token_ids", "positions"})
+ONE_HIT = "only the rows of the tokens that both runs computed are compared: one of them took the others from its cache"
+OTHER_LENGTHS = "only the rows of the tokens that both runs begin with are compared: what follows is not the same, as after other answers"
 FIRST_CACHES = 4
 """Keys and values of two layers."""
 NOT_COMPARED = frozenset({"block_table", "slot_mapping"})
@@ -122,16 +125,28 @@ class Judge:
         return good, bad
 
     def _whole(self, good: Tensor, bad: Tensor) -> Result:
-        if good.shape != bad.shape and (both := self.suffixes.aligned(good, bad)) is not None:
-            self.said["only the rows of the tokens that both runs computed are compared: one of them took the others from its cache"] += 1
+        parted = self._parted(good, bad) if good.role in TELLS_TOKENS or good.shape != bad.shape else None
+        if good.shape != bad.shape and (parted is None or good.role not in TELLS_TOKENS) and (both := self.suffixes.aligned(good, bad)) is not None:
+            self.said[ONE_HIT if self.suffixes.common(good, bad) is None else OTHER_LENGTHS] += 1
             good, bad = both
         if good.shape != bad.shape:
             detail = f"{shown(good.shape)} in the good run, {shown(bad.shape)} in the bad one"
-            return self._result(good, good, bad, Judged("shape-mismatch", detail=detail), None)
+            detail += "" if parted is None else f"; the same up to token {parted}"
+            return replace(self._result(good, good, bad, Judged("shape-mismatch", detail=detail), None), parted=parted)
+        if parted is not None:
+            found = measure_pair(good, bad)
+            judged = Judged("different", detail=f"the same up to token {parted}") if not found.whole.difference.equal_values else Judged("same")
+            return replace(self._result(good, good, bad, judged, found.whole), parted=parted)
         found = measure_pair(good, bad, row_elements=_row_elements(good))
         rows = found.rows if len(found.rows) else None
         judged = self._judged(good, bad, found.whole, rows, (good.name, good.rank, good.step, good.layer), lambda: (good, bad))
         return self._result(good, good, bad, judged, found.whole)
+
+    def _parted(self, good: Tensor, bad: Tensor) -> int | None:
+        """The token of the request (or of all requests in a row) from which the two runs worked on others. None: not known, or on the same ones."""
+        common = self.suffixes.common(good, bad)
+        starts = [place.positions[0] if place.positions is not None else 0 for place in (self.good.of(good), self.bad.of(bad))]
+        return starts[0] + common if common and starts[0] == starts[1] else None
 
     def _blocks(self, good: Cut, bad: Cut, part: Tensor) -> Iterator[Result]:
         """Block by block. Those that only one run has are unpaired."""

@@ -22,6 +22,8 @@ REPEATED = 3
 PLACES = 16
 """Votes of one row at most, wherever it is found."""
 BATCH_ROWS = 2_048
+READ, HELD, WROTE = range(3)
+"""What a dump did with a block: its step only read it where the bad run did; it has it; its step filled it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class Match:
     exact: bool = True
     which: int = 0
     """Bit n: the n-th row of the block is among them."""
+    hand: int = HELD
+    """READ, HELD or WROTE."""
+    wrote: int = 0
+    """Rows of that block that its dumped step fills."""
 
 
 Key = Hashable

@@ -16,7 +16,7 @@ from diag.tensors.dump import Direction, Role
 _START, _END = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"
 
 _LAYER = re.compile(
-    rf"{_START}(?:(?:decoder|encoder|model)?_?layers?[._/=-]?(?:id[._=-]?)?|h\.|past_key_values\.|(?:key|value)_cache\.)([0-9]{{1,6}}){_END}",
+    rf"{_START}(?:(?:decoder|encoder|model)?_?layers?[._/=-]?(?:id[._=-]?)?|h\.|blocks\.|decoder\.|past_key_values\.|(?:key|value)_cache\.)([0-9]{{1,6}}){_END}",
     re.IGNORECASE,
 )
 _ATB_LAYER = re.compile(r"(?:^|/)([0-9]{1,6})_[A-Za-z_]*layer(?=/|$)", re.IGNORECASE)
@@ -45,7 +45,7 @@ _ROLES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ("v", re.compile(r"^(?:(?:paged_)?v_?cache|value_?caches?|cache_?v(?:alue)?|v_?buffer|v_pool)$")),
 )
 _BARE_KEY: dict[str, Role] = {"k": "k", "key": "k", "keys": "k", "v": "v", "value": "v", "values": "v"}
-_HOLDS_CACHE = re.compile(r"cache|^past_key_values?$|^layers?(?:_[0-9]+)?$")  # whose "key" and "value" are the cache's
+_HOLDS_CACHE = re.compile(r"cache|^past_key_values?$|^(?:layers?|h|blocks|decoder)(?:_[0-9]+)?$")  # whose "key" and "value" are the cache's
 _LAYER_PIECE = re.compile(r"^(?:layers?[_.]?)?[0-9]+$", re.IGNORECASE)
 _PIECES = re.compile(r"[./]")
 

@@ -19,6 +19,12 @@ def is_before(one: str, other: str) -> bool:
     return (_by_name(one, other) or 0) < 0
 
 
+def number(name: str) -> tuple[str, int]:
+    """To sort by: request-2 before request-12."""
+    found = NUMBERED.fullmatch(name)
+    return (name, -1) if found is None else (found[1], int(found[2]))
+
+
 def earliest(names: Iterable[str], bad: str, taken: Mapping[str, int]) -> str:
     """The dump most likely to have written what several hold: of those before the bad run the first, later ones have it from the cache.
 

@@ -4,24 +4,24 @@ Steps are aligned by the token ids they worked on where both dumps hold them, el
 numbers (another card) are paired in order. Both are said in a note.
 """
 
-import re
-import tomllib
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 from diag.errors import BadInput
 from diag.tensors.dump import Dump, Tensor
 from diag.tensors.elements import itemsize
+from diag.tensors.renaming import EXAMPLE, SAME_NAMES, Names, folder_of
 from diag.tensors.shelf import Shelf
 from diag.tensors.suffix import is_suffix, token_ids
 
 SHOWN = 3
-CODES = frozenset({"uint8", "uint16"})
+HOLDERS = frozenset({"uint16", "int16"})
+"""What people keep bfloat16 in where numpy has no such type; torch had no uint16 for long."""
+CODES = HOLDERS | {"uint8"}
 """What the bits of bfloat16 and float8 are kept in where a format does not know them."""
 INDICES = frozenset({"token_ids", "positions", "block_table", "slot_mapping", "context_lens"})
 Key = tuple[str, int | None, int | None, int | None]
@@ -78,64 +78,12 @@ class Pairing:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Names:
-    """Names of the good dump and what the same tensors are called in the bad one; one `*` on each side stands for any text."""
-
-    exact: Mapping[str, str]
-    patterns: tuple[tuple[re.Pattern[str], str], ...] = ()
-
-    def translated(self, name: str) -> str:
-        """The name in the bad dump."""
-        if name in self.exact:
-            return self.exact[name]
-        for pattern, new in self.patterns:
-            found = pattern.fullmatch(name)
-            if found is not None:
-                return new.replace("*", found[1])
-        return name
-
-
-SAME_NAMES = Names({})
-
-
-def read_map(path: Path) -> Names:
-    """`"old.name" = "new.name"` lines of a TOML file. BadInput names file and key."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", hint="give a TOML file with lines such as \"layers.*.k\" = \"blocks.*.key\"") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {error}", hint="names with dots or stars need quotes: \"layers.*.k\" = \"blocks.*.key\"") from error
-    exact: dict[str, str] = {}
-    patterns: list[tuple[re.Pattern[str], str]] = []
-    for old, new in _flat(document):
-        if not isinstance(new, str) or not new:
-            raise BadInput(f"{path}: {old}: the new name is no text", hint="one line per name: \"old\" = \"new\"")
-        if old.count("*") != new.count("*") or old.count("*") > 1:
-            raise BadInput(f"{path}: {old} = {new}: one * on each side, or none", hint="what it stands for on the left is put in on the right")
-        if "*" in old:
-            before, after = map(re.escape, old.split("*"))
-            patterns.append((re.compile(f"{before}(.*){after}", re.DOTALL), new))
-        else:
-            exact[old] = new
-    return Names(exact, tuple(patterns))
-
-
-def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Bare dotted keys are tables to TOML; here they are names."""
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def pair(good: Dump, bad: Dump, names: Names = SAME_NAMES) -> Pairing:
     """Pair two dumps. BadInput: they have no tensor in common."""
     notes: list[str] = []
+    names = names.between(good, bad)
     if {names.translated(tensor.name) for tensor in good.tensors}.isdisjoint(tensor.name for tensor in bad.tensors):
-        good, bad = _without_folder(good, notes), _without_folder(bad, notes)
+        good, bad, names = _without_folder(good, notes), _without_folder(bad, notes), replace(names, is_stripped=True)
     steps = _aligned_steps(good, bad, notes)
     ranks = _aligned_ranks(good, bad, notes)
     waiting = _waiting(bad)
@@ -176,11 +124,11 @@ def _waiting(bad: Dump) -> dict[Key, list[int]]:
 
 def _without_folder(dump: Dump, notes: list[str]) -> Dump:
     """Without the first part of all names, where that is the same: the file that holds them all, in one of two formats."""
-    first = {tensor.name.partition("/")[0] for tensor in dump.tensors}
-    if len(first) != 1 or not all("/" in tensor.name for tensor in dump.tensors):
+    folder = folder_of(dump)
+    if not folder:
         return dump
-    notes.append(f"names in {dump.name} are taken without {next(iter(first))}/, which all of them begin with")
-    return replace(dump, tensors=Shelf(Tensor, (replace(tensor, name=tensor.name.partition("/")[2]) for tensor in dump.tensors)))
+    notes.append(f"names in {dump.name} are taken without {folder}, which all of them begin with")
+    return replace(dump, tensors=Shelf(Tensor, (replace(tensor, name=tensor.name.removeprefix(folder)) for tensor in dump.tensors)))
 
 
 def _why(tensor: Tensor, waiting: Mapping[Key, Sequence[int]], names: Names) -> str:
@@ -197,7 +145,7 @@ def _nothing_in_common(good: Dump, bad: Dump) -> BadInput:
     example = [", ".join(sorted({tensor.name for tensor in dump.tensors})[:SHOWN]) for dump in (good, bad)]
     return BadInput(
         f"{good.root} and {bad.root} have no tensor in common: {example[0]} … against {example[1]} …",
-        hint="dump both runs with the same tool, or say what was renamed with --map FILE (lines such as \"layers.*.k\" = \"blocks.*.key\")",
+        hint=f"dump both runs with the same tool, or say what was renamed with --map FILE (lines such as {EXAMPLE})",
     )
 
 
@@ -293,7 +241,7 @@ def unused_types(dumps: Sequence[Dump], types: Mapping[str, str]) -> list[str]:
         for tensor in (tensor for dump in dumps for tensor in dump.tensors if name in ("*", tensor.name)):
             own.add(tensor.dtype)
             used |= _fits(tensor, said, named=name != "*") and types.get(tensor.name, said) == said
-        if used:
+        if used or (own == {said} and said in HOLDERS):  # they are not guessed then
             continue
         of = "" if name == "*" else f"{name}="
         held = ", ".join(sorted(own))

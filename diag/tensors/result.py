@@ -37,6 +37,10 @@ class Alias:
     step: int | None = None
     others: tuple[Other, ...] = ()
     """Further donors that hold as much of it, ten at most: which of them wrote it is not known."""
+    readers: tuple[str, ...] = ()
+    """Further donors that read it where the bad run did, and did not write it."""
+    only_read: bool = False
+    """The one that is named read it there as well: the writer is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class Result:
     alias: Alias | None = None
     is_first: bool = False
     follows: bool = False
+    parted: int | None = None
+    """Of token ids and positions: the token of the request from which on the two runs worked on others."""
 
     @property
     def is_wrong(self) -> bool:
@@ -95,6 +101,11 @@ class Result:
     @property
     def is_suspicious(self) -> bool:
         return self.doubt == SUSPICIOUS
+
+    @property
+    def has_nan_in_both(self) -> bool:
+        """NaN or Inf in the good run as well."""
+        return all(side.figures is not None and side.figures.nan + side.figures.inf > 0 for side in (self.good, self.bad))
 
     @property
     def place(self) -> tuple[str, int | None, int | None, int | None]:
@@ -116,13 +127,18 @@ class Twins:
 
 @dataclass(frozen=True)
 class Scope:
-    """Where the wrong blocks are, and what that points at: allocator | kernel-or-transfer | rank | unknown."""
+    """Where the wrong blocks are, and what that points at.
+
+    allocator | kernel-or-transfer | rank | operation (the cache follows from it) | weights-or-input (everything differs) | unknown.
+    """
 
     points_at: str
     blocks: tuple[int, ...]
     layers: tuple[int | None, ...]
     ranks: tuple[int | None, ...]
     says: str
+    is_small: bool = False
+    """Nothing is as far off as other content."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diag.tensors.judging import Wrong
-from diag.tensors.matching import Match, Origin
+from diag.tensors.matching import READ, Match, Origin
 from diag.tensors.result import Alias, Other, Result
 
 NAMED = 2
+SHOWN_READERS = 3
 
 
 def with_owner(item: Result, match: Match, by: str, tensor: Wrong, good: str) -> Result:
@@ -39,6 +40,26 @@ def with_others(item: Result, dump: str, others: Sequence[Match], own: tuple[str
         return item
     known = tuple(Other(match.origin.dump, _request(match.origin), match.block) for match in others)
     return replace(item, alias=replace(alias, others=known), detail=f"{item.detail}, or {either(known)}")
+
+
+def with_readers(item: Result, owner: Match, readers: Sequence[Match]) -> Result:
+    """Who else read that block at the same place and did not write it, and whether the one that is named only read it as well."""
+    alias = item.alias
+    if alias is None or alias.dump != owner.origin.dump:
+        return item
+    also = tuple(_request(match.origin) for match in readers if match.origin.dump not in {other.dump for other in alias.others})
+    known = replace(alias, readers=also, only_read=owner.hand == READ)
+    return replace(item, alias=known, detail=f"{item.detail}{read_by(known)}")
+
+
+def read_by(alias: Alias) -> str:
+    """`, also read by cmpl-75 and cmpl-77`, or that nobody is known who wrote it."""
+    if alias.only_read:
+        return ", whose dumped step only read it there, too: who wrote it is not among the donors"
+    if not alias.readers:
+        return ""
+    named = ", ".join(alias.readers[:SHOWN_READERS])
+    return f", also read by {named}" + (f" and {len(alias.readers) - SHOWN_READERS} more" if len(alias.readers) > SHOWN_READERS else "")
 
 
 def either(others: Sequence[Other]) -> str:

@@ -7,10 +7,11 @@
     curl localhost:8080/generate?compute=1     # a worker computes and does not come to an end
     curl localhost:8080/generate?stuck=1       # a worker sleeps in the kernel (state D)
     curl localhost:8080/generate?unsplittable=9000   # a request that never fits: the scheduler tries for ever
-    curl localhost:8080/observe           # a tracer stops the engine core and leaves it so
+    curl localhost:8080/generate?absent=1      # a worker does not come to the barrier (with --collective)
+    curl localhost:8080/observe           # a tracer stops the engine core and leaves it so; with ?stop=0 it lets it run
     curl localhost:8080/metrics           # as vLLM has them
 
-Also the lab of worker-dead-or-stopped, scheduler-stall and observer-is-the-incident.
+Also the lab of worker-dead-or-stopped, scheduler-stall, observer-is-the-incident and collective-desync.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,8 +43,8 @@ STEPS = 8
 class Front:
     """What the front end knows of its requests."""
 
-    def __init__(self) -> None:
-        self.core_process, self.core = shm_broadcast.child(sys.executable, "VLLM::EngineCore", "core.py")
+    def __init__(self, ranks: int, group: str) -> None:
+        self.core_process, self.core = shm_broadcast.child(sys.executable, "VLLM::EngineCore", "core.py", "--of", str(ranks), "--group", group)
         self.waiting: dict[int, threading.Event] = {}
         self.asked = self.tokens = self.done = 0
         self.lock = threading.Lock()
@@ -52,7 +54,7 @@ class Front:
             self.asked += 1
             number, finished = self.asked, threading.Event()
             self.waiting[number] = finished
-        self.core.enqueue(**{"drop": 0, "compute": 0, "stuck": 0, "unsplittable": 0, **how}, request=number, left=STEPS)
+        self.core.enqueue(**{"drop": 0, "compute": 0, "stuck": 0, "absent": 0, "unsplittable": 0, **how}, request=number, left=STEPS)
         finished.wait()
 
     def output_handler(self) -> None:
@@ -76,11 +78,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = urlsplit(self.path)
-        body = json.dumps({"ok": True})
+        body, how = json.dumps({"ok": True}), dict(parse_qsl(path.query))
         if path.path == "/generate":
-            self.front.generate(**{name: int(value) for name, value in parse_qsl(path.query)})
+            self.front.generate(**{name: int(value) for name, value in how.items()})
         elif path.path == "/observe":
-            subprocess.Popen([sys.executable, "-B", str(shm_broadcast.HERE / "tracer.py"), str(self.front.core_process.pid)])
+            subprocess.Popen([sys.executable, "-B", str(shm_broadcast.HERE / "tracer.py"), str(self.front.core_process.pid), how.get("stop", "1")])
         elif path.path == "/metrics":
             body = self.front.metrics()
         self.send_response(200)
@@ -94,13 +96,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--collective", action="store_true", help="three workers that meet in a barrier of torch.distributed in every step (needs torch)")
     options = parser.parse_args()
+    if options.collective:
+        # processes with a title of their own do not find the environment of this one
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
-    Handler.front = Front()
+    with tempfile.TemporaryDirectory() as folder:
+        serve(server, options.ready_fd, 3 if options.collective else 2, f"{folder}/group" if options.collective else "")
+
+
+def serve(server: ThreadingHTTPServer, ready_fd: int | None, ranks: int, group: str) -> None:
+    Handler.front = Front(ranks, group)
     threading.Thread(target=Handler.front.output_handler, name="output_handler", daemon=True).start()
     Handler.front.generate()  # ready once the engine has answered
-    if options.ready_fd is not None:
-        os.write(options.ready_fd, json.dumps({"port": server.server_port, "pid": os.getpid(), "redis": ""}).encode() + b"\n")
+    if ready_fd is not None:
+        os.write(ready_fd, json.dumps({"port": server.server_port, "pid": os.getpid(), "redis": ""}).encode() + b"\n")
     server.serve_forever()
 
 

@@ -119,9 +119,9 @@ def compare(target: Path, work: Path, *options: str) -> None:
 # --- logs ---
 
 
-def lookup(flags: Sequence[int], answer: int, second: int) -> str:
+def lookup(flags: Sequence[int], answer: int, second: int, request: str | None = None) -> str:
     """One lookup as a patched MindIE logs it: flags of the chain, blocks that the binary search answers."""
-    lines, ids = [], []
+    lines, ids = ([] if request is None else [f": schedule prefill, requestId={request}"]), []
     for position in range(answer):
         lines.append(f"二分IsBlockCached: {flags[position]}")
         if flags[position]:
@@ -137,6 +137,22 @@ def lookup(flags: Sequence[int], answer: int, second: int) -> str:
 def log(target: Path, flags: Sequence[int], answer: int) -> None:
     """A day in the life of a cache: a miss, a whole hit, and the lookup in question."""
     (target / "lookups.log").write_text(lookup([0], 0, 1) + lookup([1, 1, 1], 3, 2) + lookup(flags, answer, 3), encoding="utf-8")
+
+
+def asked_and_logged(target: Path, cached: int) -> None:
+    """A log that prints both searches, and the experiment whose requests it is of: one of them meets a hole and comes back with so many cached tokens."""
+    chains = [([0], 0, 0), ([1, 1, 1], 3, 3 * TOKENS), ([1, 1, 1], 3, 3 * TOKENS), ([1, 0, 1], 3, cached)]
+    names = [f"cmpl-5d1f0c{number:02}" for number in range(len(chains))]
+    text = "".join(lookup(flags, answer, second, name) for second, ((flags, answer, _), name) in enumerate(zip(chains, names, strict=True), 1))
+    (target / "lookups.log").write_text(text, encoding="utf-8")
+    trials = [
+        {"arm": "pressure", "ordinal": ordinal, "kind": "reask", "prompt": 0, "variant": None, "answer_class": "same", "suspicious": False, "reproduced": None,
+         "hit": tokens > 0, "cached_tokens": tokens, "prompt_tokens": 30, "bypass": False, "seconds": 0.8, "ts": 1767607200.0 + ordinal, "note": "", "request": name}
+        for ordinal, ((_, _, tokens), name) in enumerate(zip(chains, names, strict=True), 1)
+    ]  # fmt: skip
+    save_experiment(target, {**EXPERIMENT, "verdict": "no-failure", "started_at": 1767607200.0, "seconds": 9.0, "ended": "full", "healed_by_bypass": None,
+        "because": ["the cache was full (usage reached 100 %), and 3 re-asks used cached blocks after that"],
+        "arms": [{"arm": "pressure", "stickiness": None}], "trials": trials})  # fmt: skip
 
 
 def own_lines(target: Path, epoch: int) -> None:
@@ -172,13 +188,22 @@ def repro(target: Path, *, reproduced: bool) -> None:
         trial("pressure", 1703, "confirm", wrong if reproduced else "same", 384), trial("pressure", 1704, "confirm", "same", 0, bypass=True),
         trial("pressure", 1712, "reask", wrong if reproduced else "same", 384, **({"reproduced": True} if reproduced else {})),
     ]  # fmt: skip
-    document = {
-        "schema": "llmdiag.repro/1", "verdict": "reproduced" if reproduced else "no-failure", "url": "http://127.0.0.1:8000", "model": "qwen3-4b",
-        "started_at": 1796007298.0, "seconds": 1712.0, "ended": "reproduced" if reproduced else "full", "exercised": True,
-        "healed_by_bypass": True if reproduced else None, "bypass": {"by": "cache_salt", "proven": True, "says": "with a salt no token came from the cache"},
-        "cache": {"family": "vllm", "full_by": "usage reached 100 %", "capacity_tokens": 61440, "new_tokens": 184000.0},
-        "arms": [{"arm": "pressure", "stickiness": 1.0 if reproduced else None}], "trials": trials,
-    }  # fmt: skip
+    save_experiment(target, {**EXPERIMENT, "verdict": "reproduced" if reproduced else "no-failure", "started_at": 1796007298.0, "seconds": 1712.0,
+        "ended": "reproduced" if reproduced else "full", "healed_by_bypass": True if reproduced else None,
+        "arms": [{"arm": "pressure", "stickiness": 1.0 if reproduced else None}], "trials": trials})  # fmt: skip
+
+
+# The order of names is that of the files that were written before.
+EXPERIMENT: Mapping[str, object] = {
+    "schema": "llmdiag.repro/1", "verdict": None, "url": "http://127.0.0.1:8000", "model": "qwen3-4b", "started_at": None, "seconds": None, "ended": None,
+    "exercised": True, "healed_by_bypass": None, "bypass": {"by": "cache_salt", "proven": True, "says": "with a salt no token came from the cache"},
+    "cache": {"family": "vllm", "full_by": "usage reached 100 %", "capacity_tokens": 61440, "new_tokens": 184000.0}, "arms": [],
+}  # fmt: skip
+
+
+def save_experiment(target: Path, document: Mapping[str, object]) -> None:
+    trials = document["trials"]
+    assert isinstance(trials, list)
     head = {name: value for name, value in document.items() if name != "trials"}
     text = json.dumps(head)[:-1].replace('{"schema": ', '{"schema":', 1) + ',"trials":[\n' + ",\n".join(map(json.dumps, trials)) + "]}\n"
     (target / "repro.json").write_text(text)
@@ -197,6 +222,19 @@ def fine(target: Path, work: Path) -> None:
 
 def hole_in_lookup(target: Path, work: Path) -> None:
     log(target, [0, 1, 1], 3)
+
+
+def hole_in_affected_version(target: Path, work: Path) -> None:
+    hole_in_lookup(target, work)
+    versions(target, "mindie_llm-2.2rc1.dist-info")
+
+
+def hole_and_walk(target: Path, work: Path) -> None:
+    asked_and_logged(target, TOKENS)
+
+
+def hole_and_binary(target: Path, work: Path) -> None:
+    asked_and_logged(target, 3 * TOKENS)
 
 
 def wrong_block(target: Path, work: Path) -> None:
@@ -294,7 +332,7 @@ def noise_only(target: Path, work: Path) -> None:
 WRITERS: Mapping[str, Callable[[Path, Path], None]] = {
     writer.__name__.replace("_", "-"): writer
     for writer in (
-        hole_in_lookup, wrong_block, wrong_block_and_hole, affected_version, tail_missing, other_prompt, old_epoch, same_epoch, block_of_generation_1,
+        hole_in_lookup, hole_in_affected_version, hole_and_walk, hole_and_binary, wrong_block, wrong_block_and_hole, affected_version, tail_missing, other_prompt, old_epoch, same_epoch, block_of_generation_1,
         kernel_differs, rounding_only, nan_in_softmax, mask_with_inf, two_layouts, hits_wrong, noise_only,
     )
 }  # fmt: skip

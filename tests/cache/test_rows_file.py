@@ -1,6 +1,7 @@
 """Rows of a scan as a Parquet file: written in bounded memory, read back as evidence, and a stranger's file read safely."""
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,10 @@ def test_ctrl_c_leaves_a_file_to_go_on_from(server: Any, app: Any, tmp_path: Pat
     found = json.loads(rest.out)
     assert found["keys"] == client.dbsize()
     assert sum(ghost["verdict"] == "ghost" for ghost in found["ghosts"]) == len(ghosts(app))
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="a device or a pipe"):
+        RowsFile(tmp_path / "pipe")
+    assert [(item.name, item.is_fifo()) for item in tmp_path.iterdir()] == [("pipe", True)]

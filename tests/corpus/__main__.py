@@ -1,6 +1,6 @@
 """`make corpus`: every rule over every sample of the index; exits 1 when the answer is right in too few, or anybody is accused.
 
-    python -m tests.corpus [--held-out DIR]     # DIR: folders with a label.toml of authors who have not seen the rules
+The held-out cases (samples/held-out, by an author who had not seen the rules) are scored beside them and decide nothing.
 """
 
 import sys
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from diag import analysis, rules, ruletest
-from tests.corpus.index import INDEX
+from tests.corpus.index import INDEX, SAMPLES
 from tests.corpus.score import Judged, Score, confusion, score
 
 BAR_PCT = 95.0
@@ -34,18 +34,24 @@ def main() -> int:
         path = ruletest.sample_path(entry["name"], rules.shipped())
         judged.append(judge(entry["name"], path, entry["expect"], entry["abstain"], entry["origin"]))
     print(file=sys.stderr)
+    held_out = [_held_out(path) for path in sorted((SAMPLES / "held-out").glob("*/label.toml"))]
     groups: dict[str, list[Judged]] = defaultdict(list)
     for one in judged:
         groups[one.origin].append(one)
     console.print(_matrix(judged))
     table = Table("samples of", "samples", "incidents", "first line is the answer", "nothing said", "said what is not so")
-    for origin, members in [*sorted(groups.items()), ("all", judged)]:
+    for origin, members in [*sorted(groups.items()), ("all", judged), ("held out", held_out)]:
         _row(table, origin, score(members))
     console.print(table)
     total = score(judged)
-    for one in total.wrong:
+    for one in (*total.wrong, *score(held_out).wrong):
         console.print(f"wrong: {one.name}: expected {', '.join(one.expect) or 'nothing'}, said {', '.join(' '.join(item) for item in one.found) or 'nothing'}", markup=False)
     return int(total.top1_pct < BAR_PCT or bool(total.accused))
+
+
+def _held_out(label: Path) -> Judged:
+    about = tomllib.loads(label.read_text("utf-8"))
+    return judge(label.parent.name, label.parent, about["rules"], about["abstain"], "held out")
 
 
 def _row(table: Table, origin: str, found: Score) -> None:

@@ -44,6 +44,7 @@ def placed(*texts: str, **more: object) -> dict[str, object]:
     ("main@api.py > search@re/__init__.py > callback@app.py", None, None),  # what it calls is no regular expression any more
     ("main@api.py > get@redis/client.py > read_response@redis/connection.py > recv@socket.py", "redis-wait", False),
     ("main@app.py > compile@torch/_dynamo/eval_frame.py > work@app.py", None, None),
+    ("run@tqdm/_monitor.py > wait@threading.py > wait@threading.py", "event-wait", True),
 ])
 def test_a_place_is_told_by_the_functions_on_the_way_to_it(text: str, place: str | None, rest: bool | None) -> None:
     found = placed(text)

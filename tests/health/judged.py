@@ -20,7 +20,7 @@ SLACK = 2
 """Intervals after the budget by which a hang must be found: one until the next read, one for two comparisons."""
 
 
-PATIENCE_S = 30.0
+PATIENCE_S = 300.0
 """Seconds that the question to an idle engine may take."""
 
 
@@ -65,7 +65,7 @@ def plot(rng: random.Random, name: str) -> Plot:
         case "hang":
             return Plot(name, engine, [*before, decode, hang], interval, budget)
         case "hidden-hang" | "hidden-hang-asked":
-            hidden = Stretch("hidden-hang", 400 + 4 * interval, 2)
+            hidden = Stretch("hidden-hang", 700 + 4 * interval, 2)
             return Plot(name, engine, [*before, decode, idle, hidden], interval, budget, asks=name.endswith("asked"))
         case "restart":
             return Plot(name, engine, [*before, Stretch("down", rng.uniform(5, 240)), Stretch("idle", rng.uniform(5, 60), fresh=True), *healthy(rng, 200, 200)], interval, budget)

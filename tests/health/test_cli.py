@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import struct
@@ -25,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import terminals
 from tests.conftest import ROOT, SAMPLES
-from tests.health.toy import Slots, Toy, always
+from tests.health.toy import Slots, Toy, always, text
 from tests.live.run import Said, llmdiag
 from tests.repro.endpoint import Response, serving
 
@@ -154,7 +155,7 @@ def test_an_error_of_llmdiag_itself_does_not_harm_a_probe() -> None:
     broken = "import diag.health.recorded as r; r.judged = None\nfrom diag.cli import main\nimport sys\nsys.argv = ['llmdiag', 'health', *sys.argv[1:]]\nmain()"
     ended = [subprocess.run([sys.executable, "-c", broken, str(STOPPED), *more], capture_output=True, text=True, cwd=ROOT) for more in ((), ("--exec-probe",))]
     assert "TypeError" in ended[1].stderr
-    assert [done.returncode for done in ended] == [1, 0]
+    assert [done.returncode for done in ended] == [2, 0], "1 is what stalled ends with"
 
 
 def test_a_lost_stdout_does_not_harm_a_probe() -> None:
@@ -327,10 +328,93 @@ BROKEN = ("exit 1", "exit 2", "exit 3", "exit 127", "kill -9 $$", "echo Tracebac
 @pytest.mark.parametrize("code", BROKEN)
 def test_an_llmdiag_that_is_broken_restarts_nothing(tools: Path, code: str) -> None:
     tool(tools, "llmdiag", code)
-    assert script(SYSTEMD, tools, "vllm", DEAD).returncode == 0
+    done = script(SYSTEMD, tools, "vllm", DEAD)
+    assert done.returncode != 0, "a watch that watches nothing must be seen"
+    assert "nothing was judged" in done.stderr
     assert restarts(tools) == []
     assert script(KUBERNETES, tools, DEAD, COUNTED=str(tools / "counted")).returncode == 0
     assert not (tools / "counted").exists()
+
+
+def test_a_look_that_cannot_be_made_is_a_failure_of_the_unit_and_restarts_nothing(tools: Path) -> None:
+    for args in ((), ("vllm",), ("vllm", "")):
+        done = script(SYSTEMD, tools, *args)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert "TARGET" in done.stderr
+    (tools / "llmdiag").unlink()
+    (tools / "sh").symlink_to("/bin/sh")
+    done = subprocess.run(["/bin/sh", str(SYSTEMD), "vllm", DEAD], capture_output=True, text=True, env={"PATH": str(tools)})
+    assert (done.returncode, done.stdout) == (127, ""), done
+    assert f"no llmdiag in PATH={tools}" in done.stderr
+    assert not (tools.parent / "asked").exists()
+
+
+def test_what_is_not_proved_is_judged_all_the_same(tools: Path) -> None:
+    with serving(Toy()) as idle:
+        for target, word in ((DEAD, "UNREACHABLE "), (idle.url, "IDLE-PROVEN ")):
+            done = script(SYSTEMD, tools, "vllm", target)
+            assert (done.returncode, done.stdout.startswith(word)) == (0, True), done
+    assert restarts(tools) == []
+
+
+@pytest.mark.parametrize(("path", "args", "deadline_s"), [(SYSTEMD, ("vllm",), "3"), (KUBERNETES, (), "3")])
+def test_the_units_wait_for_a_queue_as_long_as_for_all_else(tools: Path, path: Path, args: tuple[str, ...], deadline_s: str) -> None:
+    """By hand 10 s of a queue in which nobody is admitted are enough: no engine is ended for that."""
+    tool(tools, "llmdiag", f'exec {sys.executable} -m diag.cli "$@" --interval 0.1')
+    with serving(Toy(waiting=4)) as server:
+        done = script(path, tools, *args, server.url, LLMDIAG_DEADLINE_S=deadline_s, COUNTED=str(tools / "counted"))
+    assert "STALLED" not in done.stdout and f"not finished within {deadline_s} s" in done.stderr, done
+    assert restarts(tools) == [] if path == SYSTEMD else not (tools / "counted").exists()
+
+
+def test_the_units_say_where_llmdiag_is_and_systemd_reads_them() -> None:
+    folder = SYSTEMD.parent
+    for name in ("llmdiag-health@.service", "llmdiag-restart@.service"):
+        assert "Environment=PATH=/opt/llmdiag/bin:" in (folder / name).read_text()
+    readme = (SAMPLES / "health" / "README.md").read_text()
+    for name in (*(path.name for path in folder.iterdir()), "/etc/llmdiag/", "TARGET=", "/opt/llmdiag/bin", ".busy", "exec-probe.sh", "startupProbe"):
+        assert name in readme, f"{name} is not described"
+    assert "-m 755 restart-if-stalled" in readme, "who installs it as any file gets a unit that cannot start"
+
+
+def test_the_command_that_would_prove_it_is_printed_and_proves_it() -> None:
+    with serving(Toy(running=3)) as server:
+        first = llmdiag("health", server.url, *FAST, "--floor", "1.5")
+        (line,) = [line for line in first.out.splitlines() if "llmdiag health" in line]
+        words = shlex.split(line.partition("llmdiag ")[2])
+        second = llmdiag(*words)
+    assert (first.code, second.code) == (3, 1), (first.out, second.out)
+    assert words == ["health", server.url, "--patience", "2", "--interval", "0.1", "--floor", "1.5"]
+    with serving(Toy(running=3, per_read=1)) as server:
+        assert "--patience" not in llmdiag("health", server.url, *FAST).out
+
+
+def test_the_first_line_names_the_rank_that_is_stuck() -> None:
+    def handler(path, body, headers):  # type: ignore[no-untyped-def]
+        response = toy(path, body, headers)
+        if path != "/metrics":
+            return response
+        frozen = Toy(running=3).metrics().replace('engine="0"', 'engine="1"').splitlines()
+        return text(toy.metrics() + "\n".join(line for line in frozen if line.startswith("vllm")) + "\n")
+
+    toy = Toy(running=2, per_read=30)
+    with serving(handler) as server:
+        said = llmdiag("health", server.url, *FAST, "--floor", "0.15")
+    assert said.code == 1
+    assert said.out.startswith(f"STALLED {server.url}/metrics: engine 1 of 2: 3 requests run"), said.out
+
+
+def test_a_proxy_alone_is_said_to_be_one() -> None:
+    with serving(Toy(running=9)) as proxy:
+        said = llmdiag("health", "--proxy", proxy.url)
+    assert "only proxies are named" in said.err and "reading /metrics" not in said.err, said.err
+    assert ": a proxy that answers" in said.out
+
+
+def test_a_name_that_is_not_known_is_not_refused() -> None:
+    said = llmdiag("health", "http://no-such-host.invalid:8000", *FAST, "--reads", "2", "--pid", str(os.getpid()))
+    assert said.code == 3, said.out
+    assert "the name of the host is not known" in said.out and "refused" not in said.out
 
 
 def test_kubernetes_fails_a_stuck_engine_three_times_and_no_more(tools: Path) -> None:
@@ -374,3 +458,11 @@ def test_json_is_all_there_is_on_stdout() -> None:
     said: dict[str, Any] = health(str(STOPPED), str(SAMPLES / "vllm-0.32-cpu" / "busy")).json
     assert said["schema"] == "llmdiag.health/1"
     assert [backend["engine_kind"] for backend in said["backends"]] == ["vllm", "vllm"]
+
+
+def test_a_folder_that_may_not_be_entered_is_no_stalled_engine(tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o600)  # root enters all the same, and finds nothing
+    said = llmdiag("health", str(folder))
+    assert (said.code, said.out) == (2, ""), said
+    assert "holds no reads of /metrics" in said.err

@@ -18,6 +18,7 @@ from diag.health.polling import MAX_BODY_BYTES, backend_of, rounds
 from diag.health.probing import ask
 from diag.repro.http_post import Wire
 from tests.health.toy import Toy, always
+from tests.live.run import llmdiag
 from tests.repro.endpoint import Response, Server, answer, serving
 
 FAST = Settings(reads=3, interval_s=0.02, timeout_s=5.0, probe_timeout_s=5.0, budget=Budget(probe_s=5.0))
@@ -92,13 +93,34 @@ def test_no_probe_means_none() -> None:
 
 def test_a_hang_behind_a_gauge_that_says_0_is_found_by_the_question() -> None:
     toy = Toy(answers=False)
-    settings = Settings(interval_s=0.02, probe_timeout_s=0.3, budget=Budget(probe_s=0.3))
+    settings = Settings(interval_s=0.02, probe_timeout_s=0.3, budget=Budget(floor_s=0.3, probe_s=0.3))
     with serving(toy) as server:
         (found,) = check(server, settings=settings)
         toy.released.set()
     assert (found.verdict.state, found.verdict.exit) == ("stalled", 1), found
     assert len(server.questions) == 1
     assert paths(server)[-2:] == ["/metrics"] * 2, "it is looked at again before anything is said"
+
+
+def test_a_short_patience_with_a_question_is_no_short_proof() -> None:
+    toy = Toy(answers=False)
+    with serving(toy) as server:
+        said = llmdiag("health", server.url, "--interval", "0.1", "--probe-timeout", "0.3")
+        toy.released.set()
+    assert (said.code, said.out.split()[0]) == (3, "BUSY-UNPROVEN"), said.out
+    assert "for 0.3 s; that is proof after 300 s" in said.out
+    assert "--probe-timeout 0.3" in said.err and "--floor (300 s)" in said.err, said.err
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
+def test_an_answer_with_an_error_is_no_silence(status: int) -> None:
+    def handler(path, body, headers):  # type: ignore[no-untyped-def]
+        return Toy()(path, body, headers) if path in ("/metrics", "/v1/models") else Response(status)
+
+    with serving(handler) as server:
+        said = llmdiag("health", server.url, "--interval", "0.1", "--floor", "0.1", "--patience", "1")
+    assert (said.code, said.out.split()[0]) == (0, "IDLE-UNPROVEN"), said.out
+    assert f"with HTTP {status}" in said.out.splitlines()[0]
 
 
 def test_a_question_that_met_a_burst_of_work_is_no_proof() -> None:
@@ -110,7 +132,7 @@ def test_a_question_that_met_a_burst_of_work_is_no_proof() -> None:
 
     toy = Burst(answers=False)
     with serving(toy) as server:
-        (found,) = check(server, settings=Settings(interval_s=0.02, probe_timeout_s=0.3, budget=Budget(probe_s=0.3)))
+        (found,) = check(server, settings=Settings(interval_s=0.02, probe_timeout_s=0.3, budget=Budget(floor_s=0.3, probe_s=0.3)))
         toy.released.set()
     assert (found.verdict.state, found.verdict.exit) == ("progressing", 0), found
 
@@ -145,7 +167,7 @@ def test_a_chat_model_is_asked_in_its_way() -> None:
 @pytest.mark.parametrize(("response", "ok", "says"), [
     (answer(choices=[]), True, "answered in"),
     (answer(object="error"), None, "with no completion"),
-    (Response(500), False, "HTTP 500"),
+    (Response(500), None, "HTTP 500"),
     (Response(503), None, "HTTP 503: that proves nothing"),
     (Response(429), None, "HTTP 429"),
     (Response(401), None, "HTTP 401"),

@@ -1,13 +1,16 @@
 """What real processes prove when no counter moves: at work, stopped, dead, gone. Nobody is stopped by looking."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,14 +83,77 @@ def test_a_worker_that_only_sleeps_proves_nothing_yet() -> None:
 
 
 def test_a_service_that_ended_is_unreachable_and_gone() -> None:
-    with engine("sleeps") as found:
-        os.killpg(found.root, signal.SIGKILL)
-        found.process.wait()
-        gone = health(found)
+    """Seen alive by the run that says so, which keeps what it saw; who comes later cannot know whose pid it was."""
+    with engine("sleeps") as found, tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "kept"
+        with subprocess.Popen(
+            [sys.executable, "-m", "diag.cli", "health", found.url, "--pid", str(found.worker), "--interval", "0.5", "-f", "json", "--watch", "--record", str(kept)],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        ) as watcher:
+            assert watcher.stdout is not None
+            watcher.stdout.readline()
+            os.killpg(found.root, signal.SIGKILL)
+            found.process.wait()
+            said = [json.loads(watcher.stdout.readline())["backends"][0] for _ in range(4)][-1]
+            watcher.send_signal(signal.SIGINT)
+            watcher.stdout.read()
+        recorded = llmdiag("health", str(kept), "-f", "json")
+        late = health(found)
         alone = llmdiag("health", found.url, "--interval", "0.05", "-f", "json")
-    assert (gone.json["backends"][0]["state"], gone.code) == ("unreachable", 1), gone.out
-    assert "its process is gone" in gone.json["backends"][0]["reason"]
+    assert (said["state"], said["exit"], watcher.returncode) == ("unreachable", 1, 1), said
+    assert "its process is gone" in said["reason"]
+    assert (recorded.json["backends"][0]["state"], recorded.code) == ("unreachable", 1), recorded.out
+    assert (late.json["backends"][0]["state"], late.code) == ("unreachable", 3), "nobody saw that process alive"
     assert (alone.json["backends"][0]["state"], alone.code) == ("unreachable", 3), "nobody said whose process it was"
+
+
+def test_a_pid_that_never_was_is_no_proof() -> None:
+    said = llmdiag("health", "http://127.0.0.1:9", "--pid", "4194304", "--interval", "0.05")
+    assert said.code == 3, said.out
+    assert "gone" not in said.out.splitlines()[0]
+    assert "there is no process 4194304" in said.out
+
+
+STOPS = """
+import http.server, sys
+with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+    print(server.server_port, flush=True)
+    server.serve_forever()
+"""
+
+
+@contextmanager
+def stopped_server() -> Iterator[tuple[int, int]]:
+    """(pid, port) of a server of no known kind that was stopped by a signal."""
+    with subprocess.Popen([sys.executable, "-c", STOPS], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            os.kill(process.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            yield process.pid, port
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_stopped_process_that_listens_there_is_proof_and_another_one_is_not() -> None:
+    with stopped_server() as (pid, port), stopped_server() as (other, _):
+        owner, stranger = (
+            llmdiag("health", f"http://127.0.0.1:{port}", "--pid", str(asked), "--interval", "0.2", "--timeout", "0.3") for asked in (pid, other)
+        )
+    assert owner.code == 1, owner.out
+    assert owner.out.startswith("STALLED ")
+    assert f"process {pid} (not recognised as part of an engine) is stopped by a signal at both looks, and listens on its port" in owner.out
+    assert stranger.code == 3, stranger.out
+    assert f"process {other} (not recognised as part of an engine) is stopped" in stranger.out
+    assert "does not listen on its port" in stranger.out
+
+
+def test_a_process_that_was_stopped_for_a_moment_is_no_proof() -> None:
+    with stopped_server() as (pid, port):
+        os.kill(pid, signal.SIGCONT)
+        said = llmdiag("health", f"http://127.0.0.1:{port}", "--pid", str(pid), "--interval", "0.2")
+    assert said.code == 3 and "stopped by a signal" not in said.out, said.out
 
 
 def test_a_worker_that_computes_behind_gauges_of_0_is_asked_when_the_budget_is_over_and_not_before() -> None:
@@ -158,8 +224,8 @@ def test_a_pid_that_is_not_there_is_said() -> None:
     watch = Watch(process.pid)
     watch.look()
     watch.close()
-    assert watch.evidence().gone
-    assert watch.notes == [f"there is no process {process.pid}"]
+    assert not watch.evidence().gone, "it was never seen"
+    assert len(watch.notes) == 1 and watch.notes[0].startswith(f"there is no process {process.pid}")
 
 
 def frames(*names: str) -> list[JsonFrame]:

@@ -157,7 +157,7 @@ def test_idle_is_asked_only_when_idle_twice() -> None:
     ("probe", "state"),
     [
         (None, "idle-unproven"), (ProbeResult(False), "idle-unproven"), (ProbeResult(True, True, 0.4), "idle-proven"),
-        (ProbeResult(True, None, 0.1, 401), "idle-unproven"), (ProbeResult(True, False, 30.0), "busy-unproven"),
+        (ProbeResult(True, None, 0.1, 401), "idle-unproven"), (ProbeResult(True, None, 0.1, 500), "idle-unproven"), (ProbeResult(True, False, 30.0), "busy-unproven"),
     ],
 )
 def test_idle_with_a_question(probe: ProbeResult | None, state: str) -> None:
@@ -166,10 +166,13 @@ def test_idle_with_a_question(probe: ProbeResult | None, state: str) -> None:
 
 @pytest.mark.parametrize(
     ("budget", "every_s", "state"),
-    [(Budget(), 20.0, "busy-unproven"), (Budget(), 160.0, "stalled"), (Budget(probe_s=20.0), 20.0, "stalled"), (Budget(probe_s=60.0), 20.0, "busy-unproven")],
+    [
+        (Budget(), 20.0, "busy-unproven"), (Budget(), 400.0, "busy-unproven"), (Budget(probe_s=20.0), 400.0, "busy-unproven"),
+        (Budget(floor_s=20.0), 20.0, "stalled"), (Budget(floor_s=20.0, probe_s=30.0), 20.0, "stalled"), (Budget(floor_s=20.0, probe_s=60.0), 20.0, "busy-unproven"),
+    ],
 )
 def test_a_hang_behind_a_stale_zero(budget: Budget, every_s: float, state: str) -> None:
-    """Asked after the second read, no answer in 30 s, and two reads later the gauges still say 0."""
+    """Asked after the second read, no answer in 30 s, and two reads later the gauges still say 0, as those of an idle engine do."""
     series = {name: values[:1] * 4 for name, values in {**IDLE, **FLAT}.items()}
     found = verdict(series, every_s, budget=budget, probe=ProbeResult(True, False, 30.0, None, 2))
     assert found.state == state, found.reason

@@ -19,8 +19,11 @@ pytestmark = pytest.mark.live
 
 TIMES = int(os.environ.get("LLMDIAG_LAB_TIMES", "1"))
 """`make labs` takes each five times, idle and beside a neighbour that wants the processors, too."""
-INCIDENTS = [f"{rule}/{state}" for rule, known in states.STATES.items() for state in known if state == "incident"]
-OTHERS = [f"{rule}/{state}" for rule, known in states.STATES.items() for state in known if state != "incident"]
+INCIDENTS = [
+    pytest.param(f"{rule}/{state}", marks=[pytest.mark.torch] if rule in states.NEED_TORCH else [])
+    for rule, known in states.STATES.items() for state in known if state.startswith("incident")
+]
+OTHERS = [f"{rule}/{state}" for rule, known in states.STATES.items() for state in known if not state.startswith("incident")]
 
 
 @contextlib.contextmanager

@@ -32,8 +32,8 @@ def ptrace(request: int, task: int) -> None:
     assert libc.ptrace(request, task, None, None) == 0, os.strerror(ctypes.get_errno())
 
 
-def actions(found: dict[str, Any]) -> list[tuple[str, str]]:
-    (finding,) = [item for item in found["findings"] if item["rule"] == "process-stopped"]
+def actions(found: dict[str, Any], rule: str) -> list[tuple[str, str]]:
+    (finding,) = [item for item in found["findings"] if item["rule"] == rule]
     assert finding["verdict"] == "confirmed"
     return [(action["run"], action["undo"]) for action in finding["actions"]]
 
@@ -42,7 +42,7 @@ def test_a_signal_is_undone_by_a_signal(service: subprocess.Popen[str], tmp_path
     service.send_signal(signal.SIGSTOP)
     wait_until(lambda: set(states(service.pid).values()) == {"T"}, WAIT_S)
     said = snapshot(service.pid, tmp_path / "b.zip", "--window", "1")
-    assert actions(said.json) == [(f"kill -CONT {service.pid}", f"kill -STOP {service.pid}")]
+    assert actions(said.json, "process-stopped") == [(f"kill -CONT {service.pid}", f"kill -STOP {service.pid}")]
 
 
 def test_a_tracer_that_holds_it_is_named_and_no_signal_is_offered(service: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_tracer_that_holds_it_is_named_and_no_signal_is_offered(service: subpr
             held.append(os.waitpid(task, WAIT_ALL)[0])
         assert set(states(service.pid).values()) == {"t"}
         said = snapshot(service.pid, tmp_path / "b.zip", "--window", "1")
-        assert actions(said.json) == [(f"ps -fp {os.getpid()}", "")]
+        assert actions(said.json, "observer-is-the-incident") == [(f"ps -o pid,ppid,user,lstart,args -p {os.getpid()}", "")]
     finally:
         for task in held:
             ptrace(PTRACE_DETACH, task)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diag import engine, evidence, rules
-from diag.model import RuleResult
+from diag.model import RuleResult, SignalResult, SignalState
 from tests.conftest import MakeCase
 
 RULES = {rule.id: rule for rule in rules.load(rules.shipped())}
@@ -65,7 +65,9 @@ DONOR = {"alias_dump": "request-b", "alias_block": 0, "alias_by": "block"}
     ("parts", "verdict"),
     [
         # what the log alone says
-        ([lookup("011", binary=3)], "confirmed"),
+        ([lookup("011", binary=3)], "likely"),
+        ([lookup("011", binary=3), lookup("101", binary=3, engine=3, name="m")], "confirmed"),
+        ([lookup("011", binary=3), lookup("101", binary=3, engine=1, name="m")], "not matched"),
         ([lookup("011", binary=3, engine=3)], "confirmed"),
         ([lookup("011", binary=3, engine=0)], "not matched"),
         ([lookup("011", engine=3)], "confirmed"),
@@ -94,11 +96,13 @@ DONOR = {"alias_dump": "request-b", "alias_block": 0, "alias_by": "block"}
         ([blocks(BLOCK_0), tokens("shape-mismatch")], "likely"),
         # both
         ([blocks(BLOCK_0), lookup("011", binary=3)], "confirmed"),
-        ([blocks(BLOCK_0), tokens("different"), lookup("011", binary=3)], "confirmed"),
+        ([blocks(BLOCK_0), tokens("different"), lookup("011", binary=3)], "likely"),
+        ([blocks(BLOCK_0), lookup("011", binary=3, engine=0)], "likely"),
+        ([blocks(BLOCK_0), lookup("00111", binary=5)], "likely"),
         ([blocks(BLOCK_0), lookup("111", binary=3, request="bad")], "likely"),
         ([blocks(BLOCK_0), lookup("000", binary=0, request="bad")], "not matched"),
         ([blocks(BLOCK_0), lookup("000", binary=0, request="another")], "likely"),
-        ([blocks(BLOCK_0), lookup("000", binary=0, request="bad"), lookup("011", binary=3, name="m")], "confirmed"),
+        ([blocks(BLOCK_0), lookup("000", binary=0, request="bad"), lookup("011", binary=3, name="m")], "likely"),
         ([blocks(BLOCK_0), lookup("111", binary=3, request="bad"), lookup("011", binary=3, request="bad", name="m")], "confirmed"),
         ([blocks(BLOCK_0, alias_dump="generation-1")], "not matched"),
         ([blocks(BLOCK_0, alias_dump="generation-1"), lookup("011", binary=3)], "confirmed"),
@@ -112,7 +116,8 @@ def test_prefix_block_mismatch(make_case: MakeCase, parts: Sequence[Rows], verdi
 @pytest.mark.parametrize(
     ("parts", "collected", "verdict"),
     [
-        ([lookup("011", binary=3)], ["block_lookups"], "confirmed"),
+        ([lookup("011", binary=3)], ["block_lookups"], "likely"),
+        ([lookup("011", binary=3, engine=3)], ["block_lookups"], "confirmed"),
         ([lookup("111", binary=3)], ["block_lookups"], "inconclusive"),
         ([blocks(BLOCK_0)], ["tensor_pairs"], "likely"),
         ([blocks({})], ["tensor_pairs"], "inconclusive"),
@@ -124,9 +129,16 @@ def test_what_was_not_handed_in_neither_accuses_nor_acquits(make_case: MakeCase,
 
 
 def test_the_runbook_says_how_dumps_are_taken_only_where_they_are_missing(make_case: MakeCase) -> None:
-    log_only = judged(make_case, "prefix-block-mismatch", lookup("011", binary=3)).runbook["confirm"]
+    log_only = judged(make_case, "prefix-block-mismatch", lookup("011", binary=3, engine=3)).runbook["confirm"]
     assert "--include-mod=atb_probe" in log_only
     assert "Log both lookups" not in log_only
+
+
+def test_a_log_that_prints_both_answers_is_asked_which_one_is_used(make_case: MakeCase) -> None:
+    found = judged(make_case, "prefix-block-mismatch", lookup("011", binary=3))
+    assert "which one the engine follows is not known" in " ".join(says for signal in found.signals for says in signal.says)
+    assert "Find out which of the two logged answers" in found.runbook["confirm"] and "Log both lookups" not in found.runbook["confirm"]
+    assert found.actions[0].title.startswith("Find out which of the two logged answers the engine uses"), [action.title for action in found.actions]
 
 
 def test_the_runbook_says_how_lookups_are_logged_only_where_they_are_missing(make_case: MakeCase) -> None:
@@ -219,6 +231,30 @@ INPUT, OUTPUT = pair(0, "softmax.input", direction="input"), pair(1, "softmax.ou
 def test_nan_origin(make_case: MakeCase, rows: Sequence[Mapping[str, object]], verdict: str, name: str) -> None:
     found = judged(make_case, "nan-origin", {"tensor_pairs": rows})
     assert (found.verdict, found.subject) == (verdict, name)
+
+
+@pytest.mark.parametrize(("donor", "so"), [
+    ({"alias_dump": "gift", "alias_request": "r5", "alias_block": 1}, "Block 1 of the dump bad holds what it left there: its hole is at the same place"),
+    (DONOR, "The wrong block 1 of the dump bad may have been put there by it, if it came before: its hole is at the same place"),
+    (None, "That shows holes in the cache of the engine it was logged by, and not what happened to the dumped request"),
+])  # fmt: skip
+def test_what_another_request_left_behind_is_said_as_far_as_it_is_known(make_case: MakeCase, donor: Mapping[str, object] | None, so: str) -> None:
+    wrong = {(layer, block): "aliased" for layer in range(3) for block in ((0,) if donor is None else (0, 1))}
+    mine, others = lookup("0111", binary=4, engine=4, request="bad"), lookup("101", binary=3, request="r5", name="m")
+    found = judged(make_case, "prefix-block-mismatch", blocks(wrong, **(donor or DONOR)), mine, others)
+    (said,) = next(signal.says for signal in found.signals if signal.id == "lookups_of_other_requests")
+    assert said.startswith("one lookup that meets a missing block is of another request (r5): ") and said.endswith(so), said
+
+
+def test_inputs_that_were_not_dumped_are_asked_for_and_not_called_dirty(make_case: MakeCase) -> None:
+    """Only inputs that are there can be clean or not."""
+    def clean(*rows: Mapping[str, object]) -> SignalResult:
+        return next(signal for signal in judged(make_case, "nan-origin", {"tensor_pairs": rows}).signals if signal.id == "clean_inputs")
+
+    missing = clean(OUTPUT)
+    assert (missing.state, missing.because) == (SignalState.UNSEEN, "the dumps have no input of softmax: dump the input of that module as well")
+    assert clean(INPUT, OUTPUT).state == SignalState.HELD
+    assert clean({**INPUT, "bad_nan": 1}, OUTPUT).state == SignalState.EMPTY
 
 
 def test_nan_in_a_single_dump(make_case: MakeCase) -> None:

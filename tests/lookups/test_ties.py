@@ -106,10 +106,10 @@ def logged(request: str, flags: str, ids: Sequence[int]) -> str:
     for flag, block in zip(flags, ids, strict=True):
         lines.append(f"{allocator}二分IsBlockCached: {flag}")
         lines += [f"{allocator}===> PrefixCacheBlockAllocator blockHash={900 + block} blockIDs ={block} is computed:1"] if flag == "1" else []
-    walk = flags[: flags.index("0") + 1]
+    walk = flags[: flags.index("0") + 1] if "0" in flags else flags
     lines += [f"{allocator}遍历IsBlockCached: {flag}" for flag in walk]
     lines.append(f"{allocator}二分:{[block for flag, block in zip(flags, ids, strict=True) if flag == '1']}")
-    lines.append(f"{allocator}遍历:{list(ids[: len(walk) - 1])}")
+    lines.append(f"{allocator}遍历:{list(ids[: walk.count('1')])}")
     return "".join(f"{HEAD} {line}\n" for line in lines)
 
 
@@ -147,6 +147,9 @@ def says(result: RuleResult, signal: str) -> tuple[str, ...]:
 
 
 LOG = (INCIDENT / "lookups.log").read_text(encoding="utf-8")
+AT = 1796050921.0
+"""The time of HEAD, in UTC."""
+AT_49 = 1796050949.5
 STRANGER = logged("cmpl-29", "1011", (40, 41, 42, 43))
 
 
@@ -155,42 +158,47 @@ def test_the_recorded_incident_names_the_request() -> None:
     result = finding(found)
     assert result.subject == "block 0 of request cmpl-49"
     assert any("repro-prefix" in action.run for action in result.actions)
-    assert says(result, "the_same_block_in_lookup_and_dump") == (
-        "block 0 is both the hole in the lookup of request cmpl-49 and the wrong block of the dump: the dump bad does not say whose it is, but no other lookup has this hole",
-    )
+    (told,) = says(result, "the_same_block_in_lookup_and_dump")
+    assert told.startswith("block 0 is both the hole in the lookup of request cmpl-49 and the wrong block of the dump: the dump bad does not say whose it is")
+    assert told.endswith("no other lookup has this hole, and its blocks go with those of the dump")
+    assert says(result, "a_missing_block_was_reused")[0].endswith("block 0 is wrong in the dump bad: the engine took it for a hit, as the binary search says")
     assert says(result, "lookups_of_other_requests") == ()
 
 
 def test_the_lookup_of_the_dumped_request_is_the_proof_though_another_disagrees_earlier(tmp_path: Path) -> None:
     result = finding(incident(tmp_path, STRANGER + LOG))
     assert result.subject == "block 0 of request cmpl-49"
-    (proof,) = says(result, "lookups_disagree")
+    (proof,) = says(result, "a_missing_block_was_reused")
     assert proof.startswith("request cmpl-49: ") and "reuses 3 blocks and a walk 0" in proof
     (other,) = says(result, "lookups_of_other_requests")
-    assert "one lookup that reuses a missing block is of another request (cmpl-29): in the dump another block is wrong" in other
+    assert "one lookup that meets a missing block is of another request (cmpl-29): in the dump another block is wrong" in other
 
 
 def test_a_dump_named_after_its_request_ties_it_for_sure(tmp_path: Path) -> None:
     same_hole = logged("cmpl-29", "011", (40, 41, 42))
     result = finding(incident(tmp_path, same_hole + LOG, dump="bad-cmpl-49"))
     assert result.subject == "block 0 of request cmpl-49"
-    assert says(result, "lookups_disagree")[0].startswith("request cmpl-49 (the dumped one): ")
+    assert says(result, "a_missing_block_was_reused")[0].startswith("request cmpl-49 (the dumped one): ")
     assert "(cmpl-29): the dump is of request cmpl-49" in says(result, "lookups_of_other_requests")[0]
 
 
 def test_two_that_fit_are_both_named_and_left_open(tmp_path: Path) -> None:
     result = finding(incident(tmp_path, logged("cmpl-29", "011", (40, 41, 42)) + LOG))
-    proof = says(result, "lookups_disagree")
+    proof = says(result, "a_missing_block_was_reused")
     assert [line.split(":")[0] for line in proof] == ["request cmpl-29", "request cmpl-49"], "neither is said to be the dumped one"
     assert all("does not say whose it is, and 2 lookups have this hole" in line for line in says(result, "the_same_block_in_lookup_and_dump"))
 
 
 def test_only_anothers_lookup_is_said_to_be_anothers_and_the_dump_leads(tmp_path: Path) -> None:
-    result = finding(incident(tmp_path, STRANGER + without(LOG, "cmpl-49")))
+    log = logged("cmpl-28", "11", (38, 39)) + STRANGER + without(LOG, "cmpl-49")
+    told = experiment(trial(8, "cmpl-28", cached_tokens=32, ts=AT), trial(9, "cmpl-29", cached_tokens=64, ts=AT))
+    result = finding(incident(tmp_path, log, experiment=told))
     assert result.subject == "block 0 of dump bad", "not block 1 of that other request"
     assert says(result, "wrong_reuse")[0].startswith("block 0 of the cache holds other content in bad")
-    assert says(result, "lookups_disagree")[0].startswith("request cmpl-29 (not the dumped one): ")
+    assert says(result, "a_missing_block_was_reused")[0].startswith("request cmpl-29 (not the dumped one): ")
     assert "(cmpl-29)" in says(result, "lookups_of_other_requests")[0]
+    (alone,) = incident(tmp_path, log).findings[:1]
+    assert (alone.verdict.value, alone.subject) == ("likely", "block 0 of dump bad"), "what another request's log lists twice proves nothing of this one"
 
 
 def trial(ordinal: int, request: str, **facts: object) -> dict[str, object]:
@@ -209,7 +217,7 @@ def experiment(*trials: dict[str, object]) -> dict[str, object]:
 
 
 def test_the_failing_request_of_an_experiment_is_recognised_in_the_log(tmp_path: Path) -> None:
-    found = incident(tmp_path, LOG, experiment=experiment(trial(72, "cmpl-49")))
+    found = incident(tmp_path, LOG, experiment=experiment(trial(72, "cmpl-49", ts=AT_49)))
     result = finding(found)
     symptom = next(item for item in found.explained if item.rule == "kv-hit-corrupt")
     assert says(symptom, "its_lookup") == ("the log of lookups has request cmpl-49: it reuses block 0, which is not cached",)
@@ -232,7 +240,7 @@ def test_a_stale_block_names_the_failing_request_it_was_given_to(make_case: Make
 def test_among_lookups_without_a_dump_that_of_the_failing_question_leads(tmp_path: Path) -> None:
     log, document = tmp_path / "lookups.log", tmp_path / "repro.json"
     log.write_text(STRANGER + LOG, encoding="utf-8")
-    document.write_text(json.dumps(experiment(trial(1, "cmpl-29", answer_class="same", suspicious=False, reproduced=None), trial(72, "cmpl-49"))))
+    document.write_text(json.dumps(experiment(trial(1, "cmpl-29", answer_class="same", suspicious=False, reproduced=None, cached_tokens=64, ts=AT), trial(72, "cmpl-49", ts=AT_49))))
     (found,) = analysis.analyse([log, document], RULES)
     assert finding(found).subject == "block 0 of request cmpl-49"
-    assert [line.split(":")[0] for line in says(finding(found), "lookups_disagree")] == ["request cmpl-49", "request cmpl-29"]
+    assert [line.split(":")[0] for line in says(finding(found), "a_missing_block_was_reused")] == ["request cmpl-49", "request cmpl-29"]

@@ -93,6 +93,8 @@ WRONG = [
     ("event = 1\n", r"m.toml: no \[\[event\]\] in it"),
     ("[[event]\n", "m.toml: not TOML: .*line 1"),
     (entry(file='""'), "event 1: .*file"),
+    (entry(strikes="9" * 5_000), "m.toml: not TOML: .*digits"),
+    ("x = " + "[" * 5_000, "m.toml: not TOML: .*recursion"),
 ]
 
 
@@ -101,6 +103,11 @@ def test_a_wrong_map_names_file_entry_and_key(text: str, says: str) -> None:
     with pytest.raises(BadInput, match=says) as error:
         events_map.read(text, "m.toml")
     assert error.value.hint
+
+
+def test_a_map_that_a_windows_editor_saved() -> None:
+    found = rows("\ufeff" + MAP.lstrip().replace("\n", "\r\n"), ("watch-chat.log", WATCH.replace("\n", "\r\n")))
+    assert [row["kind"] for table, row in found if table == "host_events"] == ["probe_failed", "restart"]
 
 
 def test_a_regex_that_would_blow_up_elsewhere_runs_in_linear_time() -> None:
@@ -116,6 +123,7 @@ TIMES = [
     ("2026/01/01 10:00:00 +0200", "2026-01-01T08:00:00"), ("1767261600", "2026-01-01T10:00:00"), ("1767261600.25", "2026-01-01T10:00:00.25"),
     ("1767261600250", "2026-01-01T10:00:00.25"), ("Jan  1 10:00:00", "2026-01-01T10:00:00"), ("Thu Jan  1 10:00:00 UTC 2026", "2026-01-01T10:00:00"),
     ("01/Jan/2026:10:00:00 +0000", "2026-01-01T10:00:00"), ("01-01 10:00:00", "2026-01-01T10:00:00"), ("10:00:00", None), ("2026-13-01 10:00:00", None), ("", None),
+    ("0001-01-01 00:00:00Z", None), ("9999-12-31 23:59:59Z", None), ("0000-00-00 00:00:00", None), ("2026-01-01 10:00:00 +99:99", None),
 ]  # fmt: skip
 
 

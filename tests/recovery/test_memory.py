@@ -174,7 +174,7 @@ def test_systemd_tells_of_a_left_over_process(tmp_path: Path) -> None:
     assert finding["verdict"] == "confirmed"
     said = llmdiag("recovery", str(folder), "--orphans-script", str(tmp_path / "x.sh"))
     assert "no start time" in said.err, said
-    assert "\n4102 - -\n" in (tmp_path / "x.sh").read_text()
+    assert "\n4102 - - -\n" in (tmp_path / "x.sh").read_text()
 
 
 def test_weights_that_do_not_fit_are_no_pool_and_nobodys_memory(tmp_path: Path) -> None:

@@ -62,6 +62,20 @@ def test_one_with_a_living_parent_is_kept(nursery: Nursery) -> None:
     assert engine.alive
 
 
+@pytest.mark.parametrize("cmd", ["/usr/bin/VLLM::Worker_TP0", "python3 -m vllm", "VLLM::EngineCore$(x)", "- x", "*", "VLLM::EngineCorE"])
+def test_a_process_of_another_name_is_kept_whatever_a_list_calls_it(nursery: Nursery, cmd: str) -> None:
+    engine = nursery.engine()
+    done = run(orphans.script([as_orphan(engine.pid, cmd)]), "--apply")
+    assert done.code == 1 and engine.alive and f"pid {engine.pid} (" in done.out and "as the evidence says" in done.out, done
+
+
+@pytest.mark.parametrize("cmd", ["/opt/bin/VLLM::EngineCore --port 1x", "VLLM::EngineCore (DP0)", ""])
+def test_the_name_is_the_first_word_without_its_folder(nursery: Nursery, cmd: str) -> None:
+    engine = nursery.engine()
+    done = run(orphans.script([as_orphan(engine.pid, cmd)]))
+    assert done.code == 0 and "would be ended" in done.out, done
+
+
 @pytest.mark.parametrize("seconds", [-3600, -4, 4, 3600])
 def test_a_pid_that_belongs_to_somebody_else_now_is_kept(nursery: Nursery, seconds: int) -> None:
     engine = nursery.engine()
@@ -103,7 +117,7 @@ def test_one_that_ignores_term_is_killed_last(nursery: Nursery) -> None:
 def test_a_worker_goes_with_its_orphaned_parent_and_not_without(nursery: Nursery) -> None:
     """They are connected with each other, which is no service to anybody."""
     engine = nursery.engine(WITH_WORKER)
-    worker = as_orphan(engine.worker, "VLLM::Worker_TP0")
+    worker = as_orphan(engine.worker)
     alone = run(orphans.script([worker]), "--apply")
     assert alone.code == 1 and f"its parent, pid {engine.pid}" in alone.out and alive(engine.worker), alone
     without = run(orphans.script([engine.orphan]), "--apply")
@@ -137,7 +151,7 @@ def test_its_own_gauges_decide_where_its_port_is_known(nursery: Nursery, body: b
     if shutil.which("curl") is None and shutil.which("wget") is None:
         pytest.skip("no curl and no wget here")
     engine = nursery.engine(METRICS % body)
-    item = dataclasses.replace(engine.orphan, cmd=f"vllm serve /models/one --port {engine.port}")
+    item = dataclasses.replace(engine.orphan, cmd=f"VLLM::EngineCore serve /models/one --port {engine.port}")
     done = run(orphans.script([item]), "--apply")
     assert (done.code, says in done.out, engine.alive) == ((1, True, True) if says else (0, True, False)), done
 
@@ -146,7 +160,7 @@ def test_a_server_that_does_not_answer_is_not_taken_for_idle(nursery: Nursery) -
     """A check that cannot be made is not passed."""
     engine = nursery.engine(IGNORES_TERM)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        item = dataclasses.replace(engine.orphan, cmd=f"vllm serve /models/one --port={silent.getsockname()[1]}")
+        item = dataclasses.replace(engine.orphan, cmd=f"VLLM::EngineCore serve /models/one --port={silent.getsockname()[1]}")
         done = run(orphans.script([item]), "--apply")
     assert done.code == 1 and "cannot be read" in done.out and engine.alive, done
 

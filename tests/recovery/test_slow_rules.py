@@ -97,7 +97,8 @@ def test_they_are_advice_and_come_after_any_cause() -> None:
 def test_a_cause_comes_first_and_takes_them_along() -> None:
     found = evidence.open_paths([SAMPLES / "restarts" / "crashes"])
     result = engine.diagnose(found, list(RULES.values()), {}, {})
-    assert [item.rule for item in result.findings] == ["crash-loop"]
+    assert [item.rule for item in result.findings] == ["cuda-illegal-access"]  # what it dies of, again and again
+    assert "crash-loop" in result.folded["cuda-illegal-access"]
     assert "slow-weights" in result.folded["crash-loop"]
 
 

@@ -148,7 +148,9 @@ def test_counters_of_every_family(text: str, expected: Counters) -> None:
     ("{", "no JSON"), ("[1]", "either prompt or messages"), ('{"prompt": ""}', "not empty"), ('{"prompt": "a", "messages": []}', "either"),
     ('{"prompt": [1, -2]}', "token ids"), ('{"prompt": [true]}', "token ids"), ('{"messages": [{"content": "a"}]}', "role"),
     ('{"messages": [{"role": "user", "content": null}]}', "no message has a text"), ('{"prompt": "a", "tools": []}', "unknown key 'tools'"),
-    ('{"prompt": "a", "expect": 3}', "expect"), ('{"prompt": "a", "expect": "f(x"}', "expect is no regular expression"), ('{"prompt": "\\ud800 a"}', "half a character"), ("[" * 100_000, "no JSON"),
+    ('{"prompt": "a", "expect": 3}', "expect"), ('{"prompt": "a", "expect": "f(x"}', "expect is no regular expression"), 
+    ('{"prompt": "a", "expect": "(?=a)b"}', "expect is no regular expression: invalid perl operator"), ('{"prompt": "a", "expect": "\\ud800"}', "half a character"),
+    ('{"prompt": "\\ud800 a"}', "half a character"), ("[" * 100_000, "no JSON"),
 ])  # fmt: skip
 def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "p.jsonl"
@@ -179,6 +181,11 @@ def test_prompts_as_they_are_sent(tmp_path: Path) -> None:
     assert [item.kind for item in found] == ["completions", "completions", "chat"]
     assert (found[0].expect, found[1].name) == ("f(x)", "7")
     assert prompts.meets("f(x)", "it is f(x)") and not prompts.meets("f(x)", "it is f")
+
+
+def test_an_answer_cannot_make_an_expectation_run_for_ever() -> None:
+    assert not prompts.meets("(a+)+$", "a" * 100_000 + "!")
+    assert prompts.meets("^it is [0-9]+$", "it is 7") and not prompts.meets("^it is [0-9]+$", "it is \ud800 7")
 
 
 def trial(ordinal: int, **facts: Any) -> Trial:

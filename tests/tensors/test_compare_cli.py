@@ -91,7 +91,7 @@ def test_same_is_0_and_the_pairs_are_a_table(tmp_path: Path) -> None:
     good, bad = pair()
     path = dumps(tmp_path, good=good, bad=bad)
     said = cli.run("compare-dumps", path["good"], path["bad"], "-o", "pairs.parquet", cwd=tmp_path)
-    assert (said.code, said.out.splitlines()[0]) == (0, f"SAME: all {8 * LAYERS + 1} tensors and blocks")
+    assert (said.code, said.out.splitlines()[0]) == (0, f"SAME: all {8 * LAYERS + 1} tensors and blocks (of {2 * LAYERS + 1} tensors)")
     assert "pairs.parquet" in said.err
     kinds = duckdb.sql(f"SELECT verdict, is_first, typeof(block) AS kind, count(*) FROM '{tmp_path}/pairs.parquet' WHERE role IN ('k', 'v') GROUP BY ALL").fetchall()
     assert kinds == [("same", False, "BIGINT", 8 * LAYERS)]
@@ -249,4 +249,45 @@ def test_what_could_not_be_compared_is_not_called_the_same(tmp_path: Path) -> No
     np.save(tmp_path / "bad" / "alone.npy", np.ones(3, np.float32))
     said = cli.run("compare-dumps", "good", "bad", cwd=tmp_path)
     assert said.code == 0, said.err
-    assert said.out.splitlines()[0] == "SAME: 1 tensors and blocks that could be compared, 1 could not"
+    assert said.out.splitlines()[0] == "SAME: 1 tensor that could be compared, 1 could not"
+    assert "--map" not in said.out, "only one side has tensors left"
+    np.save(tmp_path / "good" / "lone.npy", np.ones(3, np.float32))
+    part, as_json = cli.run_all(("compare-dumps", "good", "bad"), ("compare-dumps", "good", "bad", "-f", "json"), cwd=tmp_path)
+    assert (part.code, part.out.splitlines()[0]) == (0, "1 of 3 tensors compared: SAME as far as that goes: 1 tensor")
+    assert "say so with --map FILE" in " ".join(part.out.split())
+    counts = document(as_json)["counts"]
+    assert (counts["tensors"], counts["not_compared"]) == (1, 2)
+
+
+def test_nan_in_both_runs_is_said(tmp_path: Path) -> None:
+    values = np.ones((9, 4), np.float32)
+    values[2, 1] = np.nan
+    for side in ("good", "bad"):
+        (tmp_path / side).mkdir()
+        np.save(tmp_path / side / "x.npy", values)
+        np.save(tmp_path / side / "y.npy", np.ones(3, np.float32))
+        settled(tmp_path / side)
+    said = cli.run("compare-dumps", "good", "bad", cwd=tmp_path)
+    assert (said.code, said.out.splitlines()[0]) == (0, "SAME: all 2 tensors, 1 of them with NaN or Inf in both runs")
+    assert "NaN 1 tensor holds NaN or Inf in both runs, x:" in " ".join(said.out.split())
+
+
+def test_a_printed_query_of_the_pairs_works_as_it_stands(tmp_path: Path) -> None:
+    good, bad = pair()
+    bad.block((0, 1, "k"), 1)[0, 0, 0] = np.nan
+    path = dumps(tmp_path / "two runs", good=good, bad=bad)
+    plain, written = cli.run_all(
+        ("compare-dumps", path["good"], path["bad"], "-f", "json"), ("compare-dumps", path["good"], path["bad"], "-f", "json", "-o", "mine.json"), cwd=tmp_path
+    )
+    for said, cited in ((plain, "(this comparison)#pairs["), (written, "mine.json#pairs[")):
+        found = document(said)["diagnosis"]["findings"][0]
+        assert found["rule"] == "nan-origin"
+        assert found["evidence"][0]["rows"][0]["source"].startswith(cited)
+        commands = [shlex.split(command)[1:] for command in found["actions"][0]["run"].split("; ")]
+        assert [command[0] for command in commands] == (["compare-dumps", "query"] if said is plain else ["query"])
+        answers = [cli.run(*command, cwd=tmp_path) for command in commands]
+        assert answers[-1].code == 0 and "layers.1.k_cache" in answers[-1].out, answers[-1]
+    text = cli.run("compare-dumps", path["good"], path["bad"], cwd=tmp_path).out
+    for noise in ("host unknown", "pid unknown", "paused at most", "llmdiag snapshot"):
+        assert noise not in text, noise
+    assert "dumps good and bad" in text

@@ -193,3 +193,17 @@ def test_views_are_what_numpy_says(tmp_path: Path) -> None:
     assert np.array_equal(content(view), array[:, 2].transpose(2, 0, 1)[1:4])
     assert views.count(view) == math.prod(view.shape)
     assert views.narrowed(tensor, 0, 0, 2).strides is None, "a view of everything is the tensor itself"
+
+
+def test_a_block_size_that_a_pool_cannot_have_does_not_turn_its_axes(tmp_path: Path) -> None:
+    tensor = described(tmp_path / "p.npy", pool(rows()).transpose(0, 2, 1, 3), "k")
+    found = cut(tensor, NOWHERE, How(DIM))
+    assert found is not None and (found.block_tokens, found.said[:3]) == (BLOCK, "HND")
+
+
+def test_a_block_size_that_does_not_divide_the_tokens_is_said(tmp_path: Path) -> None:
+    tensor = described(tmp_path / "s.npy", rows(), "k")
+    uneven, even = cut(tensor, NOWHERE, How(7)), cut(tensor, NOWHERE, How(8))
+    assert uneven is not None and even is not None
+    assert "--block-size 7 does not divide its 40 tokens: the last block has 5" in uneven.said
+    assert "divide" not in even.said

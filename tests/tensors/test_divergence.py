@@ -7,7 +7,7 @@ import pytest
 
 from diag.tensors import divergence
 from diag.tensors.measure import Difference
-from diag.tensors.result import Result, Side
+from diag.tensors.result import Alias, Result, Side
 from diag.tensors.verdicts import ARTEFACT
 
 
@@ -18,8 +18,9 @@ def tensor(ord: int, name: str, verdict: str = "same", rel: float = 0.0, **more:
     return Result(name=name, ord=ord, good=side, bad=side, verdict=verdict, difference=told, **plain)  # type: ignore[arg-type]
 
 
-def block(ord: int, layer: int, number: int, verdict: str = "same", role: str = "k", **more: Any) -> Result:
-    return tensor(ord, f"layers.{layer}.{role}", verdict, 1.4 if verdict == "different" else 0.0, layer=layer, role=role, block=number, **more)
+def block(ord: int, layer: int, number: int, verdict: str = "same", role: str = "k", rel: float | None = None, **more: Any) -> Result:
+    far = 1.4 if verdict == "different" else 0.0
+    return tensor(ord, f"layers.{layer}.{role}", verdict, far if rel is None else rel, layer=layer, role=role, block=number, **more)
 
 
 def flags(results: list[Result]) -> dict[str, str]:
@@ -88,6 +89,31 @@ def test_a_suspicious_end_acquits_nobody() -> None:
     end = dataclasses.replace(tensor(1, "logits", "close", 0.2), doubt="suspicious")
     marked, _ = divergence.mark([tensor(0, "out", "different", 0.5), end])
     assert not any(item.is_artefact for item in marked)
+
+
+def test_what_a_wrong_block_of_the_cache_leads_to_is_no_artefact() -> None:
+    """One row of the attention is far off, and is lost in the noise of what follows: the cache of that very layer is wrong."""
+    theirs = Alias("other", "k", 7, "other", "block", 16)
+    run = [
+        tensor(0, "layers.2.out", "close", 0.004, layer=2, direction="output"),
+        *(dataclasses.replace(block(1 + at, 3, 5, "aliased", role), alias=theirs) for at, role in enumerate("kv")),
+        tensor(3, "layers.3.attn.out", "different", 0.09, layer=3, op="attn", direction="output"), tensor(4, "layers.3.out", "different", 0.05, layer=3, direction="output"),
+        tensor(5, "layers.4.out", "close", 0.02, layer=4, direction="output"), tensor(6, "logits", "close", 0.02, direction="output"),
+    ]  # fmt: skip
+    marked, first = divergence.mark(run)
+    assert first is not None and first.kind == "bad-kv"
+    assert not any(item.doubt for item in marked), flags(marked)
+    assert flags(marked) == {"layers.3.k": "first", "layers.3.v": "", "layers.3.attn.out": "follows", "layers.3.out": "follows"}
+
+
+def test_a_change_behind_it_where_all_was_the_same_before_is_no_artefact() -> None:
+    run = [
+        tensor(0, "layers.0.out", layer=0), tensor(1, "layers.1.attn.out", "different", 0.9, layer=1, direction="output"),
+        tensor(2, "layers.1.out", "close", 0.02, layer=1), tensor(3, "layers.2.out", "close", 0.02, layer=2),
+    ]  # fmt: skip
+    marked, first = divergence.mark(run)
+    assert first is not None and (first.kind, first.result.name) == ("operation", "layers.1.attn.out")
+    assert not any(item.doubt for item in marked), flags(marked)
 
 
 def test_nan_in_an_output_is_no_artefact() -> None:
@@ -182,6 +208,62 @@ def test_a_block_that_is_wrong_in_layer_0_follows_from_nobody() -> None:
 def test_one_tensor_tells_nothing() -> None:
     found = divergence.scope([block(0, 0, 0, "different"), block(1, 0, 1)])
     assert found is not None and found.points_at == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, "all 4 blocks differ on all 6 layers: other weights, adapter, quantisation or another prompt come first"),
+        ({"rel": 0.002}, "by 0.002 at most (relative L2): rounding of another kernel, batch or build"),
+        ({"verdict": "zero"}, "nothing was written there, or it was dumped before that"),
+    ],
+)
+def test_where_every_block_differs_no_allocator_is_blamed(more: dict[str, Any], says: str) -> None:
+    wrong = [block(item.ord, item.layer or 0, item.block or 0, **{"verdict": "different", "rel": 1.2, "role": item.role or "k", "rank": item.rank, **more})
+             for item in cache(6, 2, {})]  # fmt: skip
+    marked, first = divergence.mark(wrong)
+    found = divergence.scope(marked)
+    assert found is not None and (found.points_at, len(found.blocks)) == ("weights-or-input", 4), found
+    assert says in found.says
+    assert first is not None and "and so do all blocks of the cache" in first.says and "bad KV" not in first.says
+
+
+def test_where_every_block_is_somebody_else_s_the_allocator_is() -> None:
+    theirs = Alias("other", "k", 7, "other", "block", 16)
+    owned = [dataclasses.replace(item, verdict="aliased", alias=theirs) for item in cache(6, 1, {})]
+    found = divergence.scope(divergence.mark(owned)[0])
+    assert found is not None and found.points_at == "allocator", found
+
+
+def test_the_same_tokens_rule_out_another_prompt() -> None:
+    wrong = [tensor(0, "input_ids", role="token_ids"), *(dataclasses.replace(item, ord=item.ord + 1, verdict="different") for item in cache(2, 1, {}))]
+    found = divergence.scope(divergence.mark(wrong)[0])
+    assert found is not None and "other weights, adapter or quantisation come first" in found.says, found
+
+
+@pytest.mark.parametrize("verdict", ["different", "nan"])
+def test_the_cache_of_later_layers_follows_from_an_operation_that_was_wrong_before(verdict: str) -> None:
+    """An operation of layer 1 gives out what is wrong; layer 2 fills its cache with it, that of layer 1 is right."""
+    results = []
+    for layer in range(4):
+        results += [block(len(results) + at, layer, at, verdict if layer >= 2 and at != 1 else "same", rel=1.0) for at in range(3)]
+        name = f"layers.{layer}.mlp.output"
+        results.append(tensor(len(results), name, verdict if layer >= 1 else "same", 1.0 if layer else 0.0, layer=layer, op=f"layers.{layer}.mlp", direction="output"))
+    marked, first = divergence.mark(results)
+    found = divergence.scope(marked)
+    assert first is not None and first.result.name == "layers.1.mlp.output"
+    assert found is not None and (found.points_at, found.blocks, found.layers) == ("operation", (0, 2), (2, 3)), found
+    assert found.says == "layers.1.mlp.output: blocks 0, 2 of layers 2, 3 of the cache were computed from it, so the cache is not the cause"
+
+
+def test_another_s_block_follows_from_no_operation() -> None:
+    theirs = Alias("other", "k", 7, "other", "block", 16)
+    results = [
+        tensor(0, "layers.0.mlp.output", "different", 1.0, layer=0, op="layers.0.mlp", direction="output"),
+        *(dataclasses.replace(block(1 + at, 1, at % 2, "same" if at % 2 else "aliased", "kv"[at // 2 - 1]), alias=None if at % 2 else theirs) for at in range(4)),
+    ]
+    found = divergence.scope(divergence.mark(results)[0])
+    assert found is not None and (found.points_at, found.blocks) == ("allocator", (0,)), found
 
 
 def test_an_artefact_is_no_wrong_block() -> None:

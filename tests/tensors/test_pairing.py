@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from diag.errors import BadInput
+from diag.tensors.compare import Options, compare
 from diag.tensors.dump import Dump, Tensor
-from diag.tensors.pairing import Pairing, pair, read_map, unused_types, with_types
+from diag.tensors.pairing import Pairing, pair, unused_types, with_types
+from diag.tensors.renaming import check, read_map
 from tests.tensors.world import opened
 
 
@@ -44,15 +46,64 @@ def test_a_map_translates_names_also_with_a_star(tmp_path: Path) -> None:
     names = read_map(file)
     assert [names.translated(name) for name in ("layers.12.k", "old.name", "layers.12.v")] == ["blocks.12.key", "new", "layers.12.v"]
     good, bad = dump(tmp_path / "good", {"a.old": [1.0]}), dump(tmp_path / "bad", {"b.new": [1.0]})
-    (tmp_path / "one.toml").write_text('"a.*" = "b.*"')
     with pytest.raises(BadInput, match=r"no tensor in common: a\.old"):
-        pair(good, bad, read_map(tmp_path / "one.toml"))
+        pair(good, bad)
     (tmp_path / "one.toml").write_text('"a.old" = "b.new"')
     assert len(pair(good, bad, read_map(tmp_path / "one.toml")).pairs) == 1
 
 
+@pytest.mark.parametrize("new", ["blocks.*.key", "decoder.*.key", "stages.*.key", "transformer.h.*.key", "model.layers.*.key", "stack.*.anything"])
+def test_a_map_holds_whatever_its_new_names_tell_of_layers_and_roles(tmp_path: Path, new: str) -> None:
+    """README's own example: the new name does not say that it is a layer, nor that it is a key."""
+    chance = np.random.default_rng(1)
+    pools = [chance.standard_normal((4, 16, 2, 8)).astype(np.float32) for _ in range(2)]
+    good = dump(tmp_path / "good", {f"layers.{n}.k": pool for n, pool in enumerate(pools)})
+    bad = dump(tmp_path / "bad", {new.replace("*", str(n)): pool for n, pool in enumerate(pools)})
+    (tmp_path / "map.toml").write_text(f'"layers.*.k" = "{new}"')
+    for ours, theirs, text in ((good, bad, f'"layers.*.k" = "{new}"'), (bad, good, f'"{new}" = "layers.*.k"')):
+        (tmp_path / "map.toml").write_text(text)
+        found = compare(ours, theirs, options=Options(names=read_map(tmp_path / "map.toml")))
+        assert (found.verdict, len(found.results), len(found.unpaired)) == ("same", 8, 0)
+        assert {(item.layer, item.role, item.block) for item in found.results} == {(layer, "k", block) for layer in (0, 1) for block in range(4)}
+
+
+def test_a_map_speaks_of_names_with_or_without_what_all_begin_with(tmp_path: Path) -> None:
+    for side, names in (("good", ("layers.0.k", "logits")), ("bad", ("blocks.0.key", "logits"))):
+        (tmp_path / side).mkdir()
+        np.savez(tmp_path / side / "dump.npz", **{name: np.ones(3) for name in names})
+    good, bad = opened(tmp_path / "good"), opened(tmp_path / "bad")
+    for text in ('"layers.*.k" = "blocks.*.key"', '"dump/layers.*.k" = "dump/blocks.*.key"', '[map]\n"layers.0.k" = "blocks.0.key"'):
+        (tmp_path / "map.toml").write_text(text)
+        names = read_map(tmp_path / "map.toml")
+        found = compare(good, bad, options=Options(names=names))
+        assert (len(found.results), found.unpaired[:]) == (2, []), text
+
+
+def test_a_map_also_renames_the_second_tensor_of_a_name(tmp_path: Path) -> None:
+    (tmp_path / "map.toml").write_text('"a.*" = "b.*"')
+    assert read_map(tmp_path / "map.toml").translated("a.x#2") == "b.x#2"
+
+
 @pytest.mark.parametrize(
-    ("text", "said"), [("a = 1", "a: the new name is no text"), ('"a.*" = "b"', "one [*] on each side"), ("a = ", "map.toml"), ('"*.*" = "*.*"', "one [*]")]
+    ("text", "said"),
+    [
+        ('"blocks.*.key" = "layers.*.k"', r'map.toml: "blocks.\*.key" = "layers.\*.k": the old name is one of the bad dump'),
+        ('"layers.*.k" = "blocks.*.key"\n"layer.*.v" = "x.*"', r'map.toml: "layer.\*.v" = "x.\*": no tensor of the good dump is called that; it holds layers.0.k'),
+        ('"layers.0.k" = "blocks.0.kye"', r'map.toml: "layers.0.k" = "blocks.0.kye": there is no blocks.0.kye in bad, which holds blocks.0.key'),
+        ('"layers.0.q" = "blocks.0.key"', "no tensor of the good dump is called that"),
+    ],
+)
+def test_a_line_of_a_map_that_nothing_comes_of_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+    good = dump(tmp_path / "good", {"layers.0.k": [1.0], "logits": [1.0]})
+    bad = dump(tmp_path / "bad", {"blocks.0.key": [1.0], "logits": [1.0]})
+    (tmp_path / "map.toml").write_text(text)
+    with pytest.raises(BadInput, match=said):
+        check(read_map(tmp_path / "map.toml"), good, bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("a = 1", "a: the new name is no text"), ('"a.*" = "b"', "one [*] on each side"), ("a = ", "map.toml"), ("", "there is no line in it"), ('"*.*" = "*.*"', "one [*]"), ("a = " + "9" * 5_000, "map.toml: .*digits"),
+     ("a = " + "[" * 5_000, "map.toml: .*recursion")]
 )
 def test_a_wrong_map_names_file_and_key(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "map.toml"

@@ -31,9 +31,9 @@ class RowsFile:
         self.path = path
         self._rows: list[bytes] = []
         self._parts: list[Path] = []
-        if path.is_dir():
-            raise BadInput(f"{path} is a folder", hint="name a file: --out keys.parquet")
         try:
+            if path.exists() and not path.is_file():  # it would be replaced by a file, /dev/null too
+                raise BadInput(f"{path} is a {'folder' if path.is_dir() else 'device or a pipe'}", hint="name a file: --out keys.parquet")
             self._folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         except OSError as error:
             raise BadInput(f"cannot write {path}: {error.strerror}", hint="name a file in a folder that can be written") from error

@@ -181,7 +181,7 @@ def read(path: Path, *, shipped: bool = False) -> Known:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"cannot read the family file {path}: {error.strerror}", hint=HINT) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: {error}", hint="a family file is UTF-8 TOML; " + HINT) from error
     version = raw.get("schema")
     if version != SCHEMA or isinstance(version, bool):

@@ -39,6 +39,11 @@ VERDICTS = {
     "reproduced": "REPRODUCED", "no-failure": "NO FAILURE, though the cache was put to the test", "not-exercised": "NOT EXERCISED: that nothing failed means nothing",
     "endpoint-dead": "THE ENDPOINT DIED during the experiment",
 }  # fmt: skip
+HEADLINES = {
+    ("no-failure", True): "the prefix cache experiment found no failure",
+    ("not-exercised", False): "nothing found, but the experiment did not test the prefix cache",
+}  # fmt: skip
+"""Verdict and whether the cache was put to the test -> the first line of a report without a finding."""
 MAX_RUNS = 4
 NOT_KEPT = "(not kept: the experiment was run with --no-answers)"
 
@@ -47,7 +52,7 @@ def sections(rows: Mapping[str, Rows]) -> Iterator[Section]:
     """One for each experiment."""
     for run in rows["runs"][:MAX_RUNS]:
         here = {name: [row for row in found if (row["file"], row["bundle"]) == (run["file"], run["bundle"])] for name, found in rows.items()}
-        yield Section(f"Experiment with the prefix cache of {run['url']}", tuple(_parts(run, here)))
+        yield Section(f"Experiment with the prefix cache of {run['url']}", tuple(_parts(run, here)), HEADLINES.get((str(run["verdict"]), bool(run["exercised"])), ""))
 
 
 def _parts(run: Row, here: Mapping[str, Rows]) -> Iterator[Part]:

@@ -7,13 +7,15 @@
 counted=${COUNTED:-/var/lib/llmdiag/restarts}
 max=${MAX:-3}
 window_s=${WINDOW_S:-21600}
-# three reads are enough for an engine that shows progress; one that shows none is watched until its budget is over
+# three reads are enough for an engine that shows progress; one that shows none is watched until its budget is over. With
+# --patience a queue that admits nobody has to stand as long as the floor (300 s) too
 said=$(llmdiag health "$@" --exec-probe --patience "${LLMDIAG_PATIENCE_S:-400}" --deadline "${LLMDIAG_DEADLINE_S:-800}")
 code=$?
 printf '%s\n' "$said"
 case $code:$said in
     '1:STALLED '* | '1:ADMISSION-STALLED '*) ;;
-    *) exit 0 ;;
+    [03]:?* | '1:UNREACHABLE '*) exit 0 ;;
+    *) echo "llmdiag health gave no verdict (exit $code): nothing was judged, and nothing is restarted"; exit 0 ;;
 esac
 now=$(date +%s) || exit 0
 recent=0

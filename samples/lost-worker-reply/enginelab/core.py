@@ -5,19 +5,22 @@ import sys
 import threading
 
 from scheduler import Scheduler
-from shm_broadcast import MessageQueue, child, fd_and_python, from_fd
+from shm_broadcast import MessageQueue, child, fd_and_python, from_fd, option
 
-WORKERS = 2
+HOW = ("drop", "compute", "stuck", "absent")
+"""What a request can make rank 1 do; see worker.py."""
 
 
 class EngineCore:
     """Takes requests from the front end in a thread of their own; the main thread runs the loop."""
 
-    def __init__(self, front: MessageQueue, python: str) -> None:
+    def __init__(self, front: MessageQueue, python: str, ranks: int, group: str) -> None:
         self.front = front
         self.input: queue.Queue[dict[str, int]] = queue.Queue()
         self.scheduler = Scheduler()
-        self.workers = [child(python, f"VLLM::Worker_TP{rank}", "worker.py", "--rank", str(rank))[1] for rank in range(WORKERS)]
+        self.workers = [
+            child(python, f"VLLM::Worker_TP{rank}", "worker.py", "--number", str(rank), "--of", str(ranks), "--group", group)[1] for rank in range(ranks)
+        ]
 
     def run_busy_loop(self) -> None:
         while True:
@@ -30,14 +33,14 @@ class EngineCore:
 
     def _process_engine_step(self) -> None:
         step = self.scheduler.schedule()
-        self.execute_model(any(request["drop"] for request in step), any(request["compute"] for request in step), any(request["stuck"] for request in step))
+        self.execute_model(**{how: any(request[how] for request in step) for how in HOW})
         for request in step:
             request["left"] -= 1
             self.front.enqueue(request=request["request"], done=request["left"] == 0)
         self.scheduler.running = [request for request in self.scheduler.running if request["left"]]
 
-    def execute_model(self, drop: bool, compute: bool, stuck: bool) -> None:
-        self.collective_rpc(drop=drop, compute=compute, stuck=stuck)
+    def execute_model(self, **order: bool) -> None:
+        self.collective_rpc(**order)
 
     def collective_rpc(self, **order: bool) -> None:
         for worker in self.workers:
@@ -56,7 +59,7 @@ class EngineCore:
 
 def run_engine_core() -> None:
     fd, python = fd_and_python(sys.argv)
-    core = EngineCore(from_fd(fd), python)
+    core = EngineCore(from_fd(fd), python, int(option(sys.argv, "--of")), option(sys.argv, "--group"))
     threading.Thread(target=core.process_input_sockets, daemon=True).start()
     core.run_busy_loop()
 

@@ -51,5 +51,9 @@ def child(python: str, title: str, script: str, *arguments: str) -> tuple[subpro
 OPEN: list[socket.socket] = []
 
 
+def option(argv: Sequence[str], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
 def fd_and_python(argv: Sequence[str]) -> tuple[int, str]:
-    return int(argv[argv.index("--fd") + 1]), argv[argv.index("--python") + 1]
+    return int(option(argv, "--fd")), option(argv, "--python")

@@ -3,9 +3,11 @@
 import ctypes
 import platform
 import sys
+import threading
 import time
+from collections.abc import Callable
 
-from shm_broadcast import MessageQueue, fd_and_python, from_fd
+from shm_broadcast import MessageQueue, fd_and_python, from_fd, option
 
 CLONE = {"x86_64": 56, "aarch64": 220}
 CLONE_VFORK_AND_SIGCHLD = 0x4000 | 17
@@ -14,22 +16,26 @@ CLONE_VFORK_AND_SIGCHLD = 0x4000 | 17
 class WorkerProc:
     """One rank."""
 
-    def __init__(self, orders: MessageQueue, rank: int) -> None:
-        self.orders, self.rank = orders, rank
+    def __init__(self, orders: MessageQueue, rank: int, meet: Callable[[], object]) -> None:
+        self.orders, self.rank, self.meet = orders, rank, meet
 
     def worker_busy_loop(self) -> None:
         while True:
             order = self.orders.dequeue()
-            answer = self.execute_model(order["compute"] and self.rank == 1, order["stuck"] and self.rank == 1)
-            if order["drop"] and self.rank == 1:
+            mine = order if self.rank == 1 else dict.fromkeys(order, False)
+            answer = self.execute_model(mine["compute"], mine["stuck"], mine["absent"])
+            if mine["drop"]:
                 print("rank 1: an answer is lost", file=sys.stderr, flush=True)
                 continue
             self.orders.enqueue(tokens=answer)
 
-    def execute_model(self, for_ever: bool, stuck: bool) -> int:
+    def execute_model(self, for_ever: bool, stuck: bool, absent: bool) -> int:
         """A step; one that ends at once, or never does."""
         if stuck:
             sleep_in_the_kernel()
+        if absent:
+            wait_for_input()
+        self.meet()
         while for_ever:
             forward()
         return forward()
@@ -37,6 +43,22 @@ class WorkerProc:
 
 def forward() -> int:
     return sum(range(1000))
+
+
+def wait_for_input() -> None:
+    """Of something on the host that is never there."""
+    print("rank 1: stays away", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+
+def barrier(rank: int, of: int, group: str) -> Callable[[], object]:
+    """Where the ranks meet in every step: in gloo's barrier, or nowhere. A file lets them find each other."""
+    if not group:
+        return lambda: None
+    from torch import distributed
+
+    distributed.init_process_group("gloo", init_method=f"file://{group}", rank=rank, world_size=of)
+    return distributed.barrier
 
 
 def sleep_in_the_kernel() -> None:
@@ -48,8 +70,9 @@ def sleep_in_the_kernel() -> None:
 
 def main() -> None:
     fd, _ = fd_and_python(sys.argv)
-    rank = int(sys.argv[sys.argv.index("--rank") + 1])
-    WorkerProc(from_fd(fd), rank).worker_busy_loop()
+    rank = int(option(sys.argv, "--number"))
+    meet = barrier(rank, int(option(sys.argv, "--of")), option(sys.argv, "--group"))
+    WorkerProc(from_fd(fd), rank, meet).worker_busy_loop()
 
 
 if __name__ == "__main__":
