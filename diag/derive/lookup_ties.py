@@ -87,7 +87,7 @@ def _physical(rows: Sequence[Record]) -> dict[str, dict[int, int]]:
 def _dumps(pairs: Sequence[Record], wrong: Sequence[Record]) -> Iterator[Dumped]:
     blocks: dict[str, set[int]] = {}
     for row in wrong:
-        if row["in_last"] and row["later_same"] and row["wrong_ranks"] == row["ranks"]:
+        if row["in_last"] and row["telling"] and row["wrong_ranks"] == row["ranks"]:
             blocks.setdefault(str(row["bad_dump"]), set()).add(int(row["block"]))
     placed: dict[str, dict[int, set[int]]] = {}
     places: dict[str, set[int]] = {}
