@@ -68,9 +68,12 @@ def test_there_are_samples() -> None:
     assert len(LOOSE) >= 50
 
 
+BESIDE = {"logs": ("versions",), "stacks": ("processes",)}
+
+
 def fills(module: Collector) -> set[str]:
-    """What it collects live, and what only saved files hold (strace, perf)."""
-    return {*module.FEEDS, *(table.name for table in module.TABLES)}
+    """What it collects live, and what only saved files hold (strace, perf; versions in a log, processes at the head of a dump)."""
+    return {*module.FEEDS, *(table.name for table in module.TABLES), *BESIDE.get(module.NAME, ())}
 
 
 def artefacts(bundle: Path) -> Mapping[str, Sequence[Artefact]]:

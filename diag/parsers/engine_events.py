@@ -18,7 +18,7 @@ EVENTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("kv_size", ("KV cache size: ", "Available KV cache memory", "KV Cache is allocated", "Memory pool end.", "# GPU blocks: ", "max_total_num_tokens="), ""),
     ("kv_size", ("Maximum concurrency for ",), r"tokens per request"),
     ("version", ("version ", "version:", "version="), r"(?i)\b(?:vllm|sglang|flashinfer|lmcache|nccl|torch|pytorch|nixl|mooncake) version:?[ =]+v?\d"),
-    ("engine_wait", ("core engine proc(s) to ",), r"^Waiting for"),
+    ("engine_wait", ("core engine proc(s)",), r"^Waiting for"),
     ("compile", ("for vLLM's torch.compile", "Dynamo bytecode transform time", "Compiling a graph for ", "Starting torch.compile"), ""),
     ("compile", ("Directly load the compiled graph", "Directly load AOT compilation", "torch.compile takes ", "profiling/warmup run took"), ""),
     ("graph_capture", ("Graph capturing finished", "Capture cuda graph", "Capture npu graph", "Capture cpu graph", "CUDA graph begin", "CUDA graph end"), ""),
