@@ -47,6 +47,9 @@ async def serve(options: argparse.Namespace) -> None:
         await web.TCPSite(runner, options.host, options.port).start()
         ready = {"ready": True, "port": runner.addresses[0][1], "pid": os.getpid()}
         log.info("%s: %d blocks of %d tokens, %s lookup, port %d", MODEL, options.blocks, options.block_size, options.lookup, ready["port"])
+        stop = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
         line = json.dumps(ready).encode() + b"\n"
         if options.ready_fd is None:
             sys.stdout.buffer.write(line)
@@ -54,9 +57,6 @@ async def serve(options: argparse.Namespace) -> None:
         else:
             os.write(options.ready_fd, line)
             os.close(options.ready_fd)
-        stop = asyncio.Event()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
         await stop.wait()
         await runner.cleanup()
 
