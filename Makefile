@@ -20,7 +20,7 @@ demo: $(VENV)/.demo
 
 test: lint
 	bash tests/setup-servers.sh
-	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m "not live" -n 3 --dist loadfile
+	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m "not live" -n auto --maxprocesses 4 --dist loadfile
 	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m live -n 3 --dist loadfile
 
 lint: $(VENV)/.dev
