@@ -1,4 +1,4 @@
-"""Versions with known defects: the table `defects.toml`, and how versions compare."""
+"""Versions with known defects: the table `defects.toml`."""
 
 import re
 import tomllib
@@ -10,10 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from diag import releases
 from diag.errors import RuleError
-
-NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)\.?(a|b|rc|dev|alpha|beta)?", re.I)
-BEFORE, FINAL = 0, 1
 
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"since": "from"}):
@@ -59,20 +57,6 @@ def fits(defect: Defect, versions: Mapping[str, str], cards: Iterable[str], argu
     """Are all its components there in such versions, and such a card and argument (where it asks for them)?"""
     on_card = not defect.gpu or any(re.search(defect.gpu, card) for card in cards)
     flagged = not defect.flag or any(re.search(defect.flag, text) for text in arguments)
-    return on_card and flagged and all(need.component in versions and _within(versions[need.component], need) for need in defect.needs)
-
-
-def _within(version: str, need: Need) -> bool:
-    number, since, below = _key(version), _key(need.since), _key(need.below)
-    return number is not None and (since is None or number >= since) and (below is None or number < below)
-
-
-def _key(version: str) -> tuple[tuple[int, ...], int] | None:
-    """Numbers without trailing zeros, then whether it is a release; post releases and local tags count as theirs."""
-    match = NUMBERS.match(version.strip())
-    if match is None:
-        return None
-    numbers = [int(part[:9]) for part in match[1].split(".")]
-    while len(numbers) > 1 and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers), BEFORE if match[2] else FINAL
+    return on_card and flagged and all(
+        need.component in versions and releases.between(versions[need.component], need.since, need.below) for need in defect.needs
+    )
