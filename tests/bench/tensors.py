@@ -7,11 +7,9 @@ With less than 7 GB of memory or disk left the tensors are smaller, and the bars
 
 Both ways use two processors where cat uses one, so the clock tells half the ratio of processor time (user + sys, printed
 beside it) only while two are idle; with less, read the bars from that. What bounds the way without numba: numpy fuses
-nothing, each figure is a pass of its own over a block in the second- or third-level cache, 0.03 to 0.07 ns a number. Those
-are about 19 for float32, 25 for bfloat16 and 32 for float16 (four to widen each side, three for numbers below the normal
-ones), 2.1 to 2.8 ns with the calls and reading, on a busy machine, and cat needs 0.29 ns for a pair of float32 and 0.14 for one of 16 bits. So numpy alone
-takes 5 to 8, 7 to 14 and 10 to 17 times cat's processor time, the less the quieter the caches are: float16 has no room below
-its bar where others use the machine. Identical pairs, measured once, still take 3 to 6 times without numba, above their bar.
+nothing, each figure is a pass of its own over a block in the third-level cache, 0.02 to 0.12 ns a number, and between two
+passes a thread waits for the interpreter: blocks of 512 K numbers are the best of both. Identical pairs, measured once,
+still take 3 to 6 times without numba, above their bar.
 """
 
 import importlib.util
@@ -54,7 +52,6 @@ print(time.perf_counter() - began)
 
 def bars() -> Iterator[Bar]:
     """Speed of a large pair by element type, identical ones, small tensors, and what loading the compiled loops costs."""
-    streaming._THREADS_AT_MOST = 2
     size = BYTES if _room() else BYTES // 4
     with tempfile.TemporaryDirectory() as name:
         for dtype, (with_numba, without) in BARS.items():

@@ -11,6 +11,7 @@
     widening.py    what cells of each element type stand for
     cells.py, sides.py, rows.py, runs.py     the sums of one cell, with numpy
     single.py      the same of 16- and 32-bit floats in single precision, for large pairs
+    columns.py     their largest differences, where runs are long
     loops.py       and again, compiled by numba where it is installed
     ways.py        which of them a pair takes
     sums.py        two results become one

@@ -96,8 +96,18 @@ def _half(context: Any, code: Any) -> Any:
     return float32(uint16), convert
 
 
+def _upper_half(context: Any, code: Any) -> Any:
+    def convert(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = builder.zext(arguments[0], ir.IntType(32))
+        return builder.bitcast(builder.shl(wide, ir.Constant(wide.type, 16)), ir.FloatType())
+
+    return float32(uint16), convert
+
+
 _from_half: Any = intrinsic(_half)
 """The processor's own conversion: exact, subnormal numbers and NaN included."""
+_from_upper_half: Any = intrinsic(_upper_half)
+"""A bfloat16 is the upper half of a float32."""
 
 
 @njit(error_model="numpy", nogil=True)
@@ -190,9 +200,8 @@ def _one_block(a: Any, out: Any) -> None:
 
 @njit(error_model="numpy", nogil=True)
 def _bfloat16(codes: Any, out: Any) -> None:
-    bits = out.view(np.uint32)
     for i in range(codes.size):
-        bits[i] = np.uint32(codes[i]) << np.uint32(16)
+        out[i] = _from_upper_half(codes[i])
 
 
 @njit(error_model="numpy", nogil=True)

@@ -13,16 +13,16 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from diag.tensors.measure import sums
+from diag.tensors.measure import columns, sums
 from diag.tensors.measure.cells import Both, Cell, Room, different_bits, measured, same_bytes
 from diag.tensors.measure.rows import Rows, of_squares, row_sums
 from diag.tensors.measure.runs import DOT, Floats, Mask, counts, products
-from diag.tensors.measure.widening import Cells, Kind
+from diag.tensors.measure.widening import Cells, Kind, numbers, widened
 
-CELL = 512 * 1024
+CELL = 1024 * 1024
 """Numbers whose blocks share the arithmetic on their sums."""
-BLOCK = 256 * 1024
-"""Numbers; fewer, and the calls of numpy weigh more than the memory they touch."""
+BLOCK = 512 * 1024
+"""Numbers; fewer, and threads wait for each other between the calls of numpy; more, and they leave the third-level cache."""
 
 _ROW = 256
 """Shorter rows have their sums formed apart: a call a row weighs more than the second look."""
@@ -94,33 +94,78 @@ def _look(good: Cells, bad: Cells, both: Both, block: Cell, room: Room, found: F
     found[LENGTH] = block.length
     a = _singles(good, both.good, room.good)
     mask = room.mask[: a.size].reshape(shape)
-    smallest = _ends(good, found[LEAST : MOST_SIGNED + 1])
     alike = both.alike and same_bytes(good.reshape(-1), bad.reshape(-1))
+    by_column = not alike and good.itemsize == 2 and columns.fit(block.length)  # looks at the bits twice more: of 32, not worth it
+    sizes = _ends_by_column(good, found[LEAST : MOST_SIGNED + 1]) if by_column else None
+    smallest = _ends(good, found[LEAST : MOST_SIGNED + 1]) if sizes is None else int(sizes.min())
     if smallest == 0 or (alike and smallest is None):
-        found[ZEROS] = counts(np.equal(a, _ZERO, out=mask))
+        found[ZEROS] = _zeros(good, room, mask)
     if alike:
         found[LEAST_BAD : ZEROS_BAD + 1] = found[LEAST : ZEROS + 1]
         found[TOTAL : SQUARES + 1], rows = _sums(a, None, block)
         return rows
-    b = _singles(bad, both.bad, room.bad)
     if not _ends(bad, found[LEAST_BAD : MOST_SIGNED_BAD + 1]):
-        found[ZEROS_BAD] = counts(np.equal(b, _ZERO, out=mask))
-    d = np.subtract(a, b, out=_room(room.apart, a))
+        found[ZEROS_BAD] = _zeros(bad, room, mask)
+    d = _difference(a, bad, both.bad, room.apart)
     found[UNEQUAL] = block.length - counts(np.equal(d, _ZERO, out=mask))
     found[BITS] = 1 if not both.alike or found[UNEQUAL].all() else different_bits(good, bad, found[UNEQUAL])
     found[TOTAL : APART + 1], rows = _sums(a, d, block)
-    _largest(np.abs(d, out=d), a, b, found[ABS_AT : ABS_BAD + 1])
+    np.abs(d, out=d)
+    if sizes is None:
+        _largest_of_short(d, a, good, bad, both, smallest, room, found)
+    else:
+        _largest_by_column(d, a, good, bad, both, sizes, found)
+    return rows
+
+
+def _difference(a: Singles, bad: Cells, kind: Kind, room: Floats) -> Singles:
+    """Good less bad, which has no place of its own: it is widened where the difference will be."""
+    return np.subtract(a, _singles(bad, kind, room), out=_room(room, a))
+
+
+def _zeros(cells: Cells, room: Room, mask: Mask) -> Floats:
+    """How many numbers of each run have no bit set but the sign."""
+    return counts(np.equal(_sizes_doubled(cells, room.spare), 0, out=mask))
+
+
+def _sizes_doubled(cells: Cells, room: Cells) -> Cells:
+    """The bits, without the sign, shifted to the left."""
+    bits = cells.view(f"u{cells.itemsize}")
+    doubled: Cells = np.left_shift(bits, 1, out=room.view(bits.dtype)[: bits.size].reshape(bits.shape))
+    return doubled
+
+
+def _ends_by_column(cells: Cells, found: Floats) -> Cells:
+    """Fill LEAST to MOST_SIGNED; returns the bits of the smallest size of each column."""
+    bits = cells.view(f"u{cells.itemsize}")
+    found[0], found[2], sizes = columns.smallest(bits)
+    found[1], found[3] = np.maximum.reduce(bits, axis=1), np.maximum.reduce(cells.view(f"i{cells.itemsize}"), axis=1)
+    return sizes
+
+
+def _largest_by_column(d: Singles, a: Singles, good: Cells, bad: Cells, both: Both, sizes: Cells, found: Floats) -> None:
+    smallest = _values(sizes, np.arange(sizes.size), both.good).reshape(sizes.shape).astype(np.float32)
+    at = [columns.largest(*run, np.float32(both.good.tiny)) for run in zip(d, a, smallest, strict=True)]
+    found[ABS_AT], found[REL_AT], found[REL] = np.transpose(at)
+    for line in (ABS_AT, REL_AT):
+        _told_there(good, bad, both, found[line : line + 3])
+
+
+def _largest_of_short(d: Singles, a: Singles, good: Cells, bad: Cells, both: Both, smallest: int | None, room: Room, found: Floats) -> None:
+    """`smallest`: as of `_ends`."""
     relative, smallest_normal = _room(room.spare, a), _TINY[both.good.dtype]
+    absolute, quotients = found[ABS_AT : ABS_BAD + 1], found[REL_AT : REL_BAD + 1]
+    absolute[0] = d.argmax(axis=1)
+    _told_there(good, bad, both, absolute)
     if smallest is None or smallest >= smallest_normal:
         np.divide(d, a, out=relative)
-        found[REL] = _largest(np.abs(relative, out=relative), a, b, found[REL_AT : REL_BAD + 1])
+        found[REL] = _largest(np.abs(relative, out=relative), good, bad, both, quotients)
         if smallest is None and not ((found[REL] < np.inf) & (np.abs(found[REL_GOOD]) >= both.good.tiny)).all():
             smallest = 0  # or as good as: had there been one in a run, its quotient were the largest, or no number
-            found[ZEROS] = counts(np.equal(a, _ZERO, out=mask))
+            found[ZEROS] = _zeros(good, room, room.mask[: a.size].reshape(a.shape))
     if smallest is not None and smallest < smallest_normal:
-        _relative(d, a, good, both.good, mask, relative)
-        found[REL] = _largest(np.abs(relative, out=relative), a, b, found[REL_AT : REL_BAD + 1])
-    return rows
+        _relative(d, a, good, both.good, room.mask[: a.size].reshape(a.shape), relative)
+        found[REL] = _largest(np.abs(relative, out=relative), good, bad, both, quotients)
 
 
 def _ends(cells: Cells, found: Floats) -> int | None:
@@ -157,9 +202,8 @@ def _sums(a: Singles, d: Singles | None, block: Cell) -> tuple[Floats, list[Rows
 
 def _relative(d: Singles, a: Singles, cells: Cells, kind: Kind, mask: Mask, out: Singles) -> None:
     """d / max(|a|, tiny), but for the sign: where few are smaller, they are divided again, as numpy's maximum is slow."""
-    bits = cells.view(f"u{cells.itemsize}")
-    twice = np.left_shift(bits, 1, out=out.view(bits.dtype).reshape(-1)[: bits.size].reshape(bits.shape))  # without the sign
-    if np.count_nonzero(np.less(twice, bits.dtype.type(2 * _TINY[kind.dtype]), out=mask)) * _FEW < mask.size:
+    twice = _sizes_doubled(cells, out.reshape(-1))
+    if np.count_nonzero(np.less(twice, twice.dtype.type(2 * _TINY[kind.dtype]), out=mask)) * _FEW < mask.size:
         few = np.flatnonzero(mask)
         np.divide(d, a, out=out)
         out.reshape(-1)[few] = d.take(few) / np.float32(kind.tiny)
@@ -175,13 +219,23 @@ def _all(value: float, size: int) -> Singles:
     return np.full(size, value, np.float32)
 
 
-def _largest(values: Singles, a: Singles, b: Singles, found: Floats) -> Singles:
+def _largest(values: Singles, good: Cells, bad: Cells, both: Both, found: Floats) -> Singles:
     """Where each run's first largest is, and the two numbers there."""
-    at = values.argmax(axis=1)
-    flat = at + np.arange(0, values.size, values.shape[1])
-    found[0], found[1], found[2] = at, a.take(flat), b.take(flat)
-    largest: Singles = values.take(flat)
+    found[0] = at = values.argmax(axis=1)
+    _told_there(good, bad, both, found)
+    largest: Singles = values[np.arange(len(values)), at]
     return largest
+
+
+def _told_there(good: Cells, bad: Cells, both: Both, found: Floats) -> None:
+    """The two numbers of each run at the index in the first line, as the other two lines."""
+    flat = found[0].astype(np.intp) + np.arange(0, good.size, good.shape[1])
+    found[1], found[2] = _values(good, flat, both.good), _values(bad, flat, both.bad)
+
+
+def _values(cells: Cells, flat: npt.NDArray[np.intp], kind: Kind) -> Floats:
+    """A few numbers, exactly."""
+    return widened(numbers(cells.take(flat), kind), kind, np.empty(len(flat)))
 
 
 def _told(of: Floats, both: Both, start: int) -> tuple[sums.Table, Mask]:

@@ -19,8 +19,8 @@ CELL = 32 * 1024
 """Numbers; as float64 a few arrays of them fit a processor's second-level cache."""
 MAX_SEGMENTS = 1 << 17
 """More would not be blocks of anything, and take more than 30 MB."""
-_THREADS_AT_MOST = 3
-"""Two read as fast as memory gives; each needs up to 20 MB."""
+_THREADS_AT_MOST = 2
+"""They read as fast as memory gives; each needs up to 40 MB."""
 _BATCH = 8
 _PENDING = 256
 

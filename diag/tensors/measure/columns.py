@@ -1,0 +1,60 @@
+"""The largest differences of a long run without a quotient for every number.
+
+A run is looked at as a table of WIDTH columns. A column's largest difference over its smallest value is a bound for all
+quotients in it, formed from WIDTH numbers; division rounds monotonously, so that no quotient is above the bound. Only
+columns whose bound reaches the quotient found in the best of them are divided.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Singles = npt.NDArray[np.float32]
+Bits = npt.NDArray[Any]
+Places = npt.NDArray[np.intp]
+
+WIDTH = 4096
+LONG = 64 * 1024
+"""Shorter runs have too few numbers a column, and cost a round of calls each."""
+
+
+def fit(length: int) -> bool:
+    """Whether runs of this length are looked at by column."""
+    return length >= LONG and length % WIDTH == 0
+
+
+def smallest(bits: Bits) -> tuple[Bits, Bits, Bits]:
+    """Of [runs, length] floats told by their unsigned bits: each run's least bits, its least bits read with a sign, and the
+    smallest size of each column [runs, WIDTH], as bits without the sign. Numbers of one sign are in the order of their bits."""
+    table = bits.reshape(len(bits), -1, WIDTH)
+    least, least_signed = np.minimum.reduce(table, axis=1), np.minimum.reduce(table.view(f"i{bits.itemsize}"), axis=1)
+    negative = least_signed < 0
+    size_of_negative = least_signed.view(bits.dtype) ^ bits.dtype.type(1 << 8 * bits.itemsize - 1)
+    sizes = np.where(negative, np.minimum(least, size_of_negative), least)
+    return least.min(axis=1), least_signed.min(axis=1), sizes
+
+
+def largest(apart: Singles, a: Singles, sizes: Singles, tiny: np.float32) -> tuple[int, int, float]:
+    """Of one run of `fit` length: index of the first largest |difference| (`apart`), index of the first largest
+    |difference| / max(|a|, tiny), and that quotient. `sizes`: the smallest |a| of each column."""
+    apart, a = apart.reshape(-1, WIDTH), a.reshape(-1, WIDTH)
+    highest = np.fmax.reduce(apart, axis=0)
+    columns = np.flatnonzero(highest == highest.max())
+    at, _ = _first_largest(apart.take(columns, axis=1), columns)
+    bound = highest / np.maximum(sizes, tiny)
+    _, best = _largest_quotient(apart, a, bound.argmax(keepdims=True), tiny)
+    at_relative, relative = _largest_quotient(apart, a, np.flatnonzero(bound >= best), tiny)
+    return at, at_relative, relative
+
+
+def _largest_quotient(apart: Singles, a: Singles, columns: Places, tiny: np.float32) -> tuple[int, float]:
+    base = a.take(columns, axis=1)
+    np.maximum(np.abs(base, out=base), tiny, out=base)
+    return _first_largest(np.divide(apart.take(columns, axis=1), base, out=base), columns)
+
+
+def _first_largest(some: Singles, columns: Places) -> tuple[int, float]:
+    """Index in the run of the first largest number of a few columns, and that number."""
+    row, column = divmod(int(some.argmax()), len(columns))
+    return row * WIDTH + int(columns[column]), float(some[row, column])
