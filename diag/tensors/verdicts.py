@@ -7,7 +7,7 @@ summation gave at most 0.02, other tokens at least 0.7; means, norms and even co
     from DIFFERENT on           different content
     between the two             close, with the doubt "suspicious": rounding alone does not explain it, other content would be
                                 further away. Only a control run (the good request once more, --control) can tell, and this
-                                is never called a difference by itself.
+                                is never called a difference by itself. So is a close tensor whose norm has changed by a factor.
 
 With a control run that band does not exist: up to NOISE_RATIO times the noise of the same tensor between two good runs is
 close, more is different. CLOSE stays allowed, and a control run that repeats a tensor bit for bit leaves the band as it is: it
@@ -45,7 +45,8 @@ NOISE_CAP = 0.6
 """However noisy an engine is: other content is at 0.7 and more."""
 CODES_STEP, CODES_SHARE = 1.0, 0.05
 """8-bit quantised codes may be off by one in so many elements."""
-SCALE_COSINE, SCALE_LEAST = 0.9999, 0.01
+SCALE_COSINE, SCALE_LEAST, SCALE_ELEMENTS = 0.9999, 0.005, 1024
+"""Rounding moves the norm of so many elements by a thirtieth of the relative L2 and less: 0.5 % in one direction is a factor."""
 QUANTISED = frozenset({"int8", "uint8"})
 
 
@@ -108,7 +109,8 @@ def judge(
         verdict: Verdict = "close" if rel <= limits.with_noise(dtype, noise) else "different"
         return Judged(verdict, detail=_words(good, bad, found) if verdict == "different" else None, **told)
     if rel <= limits.close(dtype):
-        return Judged("close", **told)
+        factor = _factor(good, bad, found) if good.count >= SCALE_ELEMENTS else None
+        return Judged("close", **told) if factor is None else Judged("close", doubt=SUSPICIOUS, detail=f"{factor}; rounding is not that one-sided", **told)
     if rel >= DIFFERENT or "*" in limits.said or dtype in limits.said:
         return Judged("different", detail=_words(good, bad, found), **told)
     tells = "only a control run tells" if noise is None else "the control run repeats the good run exactly and cannot tell: take it in another batch"
@@ -147,11 +149,17 @@ def _words(good: Figures, bad: Figures, found: Difference) -> str | None:
         return "all zero in the good run"
     if bad.count > 1 and bad.min is not None and bad.min == bad.max and good.min != good.max:
         return f"constant {bad.min:.6g}: memory that was never written?"
-    if found.cosine is not None and found.cosine >= SCALE_COSINE and good.norm and bad.norm is not None and abs(bad.norm / good.norm - 1) > SCALE_LEAST:
-        return f"the good run's content times {bad.norm / good.norm:.4g}"
+    if factor := _factor(good, bad, found):
+        return factor
     if found.cosine is not None and found.cosine <= -SCALE_COSINE:
         return "the good run's content with the sign changed"
     return None
+
+
+def _factor(good: Figures, bad: Figures, found: Difference) -> str | None:
+    if found.cosine is None or found.cosine < SCALE_COSINE or not good.norm or bad.norm is None or abs(bad.norm / good.norm - 1) < SCALE_LEAST:
+        return None
+    return f"the good run's content times {bad.norm / good.norm:.4g}"
 
 
 def _row_words(wrong: "np.ndarray[Any, Any]", of: int) -> str | None:

@@ -90,3 +90,11 @@ def test_words_for_scale_and_sign() -> None:
     scaled = judge("float32", figures(norm=30.0), figures(norm=60.0), difference(1.0, cosine=1.0), None)
     assert scaled.detail == "the good run's content times 2"
     assert judge("float32", figures(), figures(), difference(2.0, cosine=-1.0), None).detail == "the good run's content with the sign changed"
+
+
+@pytest.mark.parametrize(("count", "factor", "doubt"), [(4096, 1.01, SUSPICIOUS), (4096, 1.002, None), (100, 1.01, None)])
+def test_a_close_tensor_times_a_factor_leaves_a_doubt(count: int, factor: float, doubt: str | None) -> None:
+    """Rounding of many elements does not change their norm; of few it may."""
+    found = judge("bfloat16", figures(count), figures(count, norm=30.0 * factor), difference(factor - 1, mismatch=count, cosine=1.0), None)
+    assert (found.verdict, found.doubt) == ("close", doubt)
+    assert (f"times {factor:.4g}" in (found.detail or "")) == (doubt is not None)
