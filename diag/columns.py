@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from diag.tables import FLAG, INT, REAL, TIME, Column, Table
@@ -39,7 +40,7 @@ def frame(table: Table, rows: Sequence[Mapping[str, object]]) -> "tuple[pd.DataF
 
     data, misfits = {}, []
     for column in table.columns:
-        values = [row.get(column.name) for row in rows]
+        values = _values(rows, column.name)
         try:
             data[column.name] = _series(column, values)
         except MISFITS:
@@ -58,12 +59,20 @@ def summary(misfits: Sequence[Misfit]) -> str:
     return f"{sum(item.count for item in misfits)} values of {names} cannot be what they are said to be and count as unknown; see {worst.source}"
 
 
+def _values(rows: Sequence[Mapping[str, object]], name: str) -> list[Any]:
+    """One column; mostly every row has it."""
+    try:
+        return list(map(itemgetter(name), rows))
+    except KeyError:
+        return [row.get(name) for row in rows]
+
+
 def _series(column: Column, values: Sequence[Any]) -> "pd.Series[Any]":
     """Raises one of MISFITS when a value is not of the column's type."""
     import pandas as pd
 
     if column.type == TIME:
-        if any(isinstance(value, int | float) for value in values):
+        if any(issubclass(kind, int | float) for kind in set(map(type, values))):
             raise ValueError("not a time")
         times = pd.Series([_naive(value) for value in values], dtype="object")
         found = pd.to_datetime(times, format="ISO8601").astype("datetime64[us]")
@@ -74,7 +83,7 @@ def _series(column: Column, values: Sequence[Any]) -> "pd.Series[Any]":
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
             return pd.Series(values, dtype=DTYPES[column.type])
-    for text in values:
+    for text in set(values):  # TypeError: a list, which is no text either
         if text is not None and (type(text) is not str or not (text.isascii() or _is_utf8(text))):
             raise ValueError("not a text")
     return pd.Series(values, dtype="object")

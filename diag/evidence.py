@@ -271,7 +271,7 @@ def _create(connection: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[
         columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
         connection.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({columns})')
         return []
-    stray = {key for row in rows for key in row} - set(table.column_names)
+    stray = set().union(*rows) - set(table.column_names)
     if stray:
         raise BadInput(f"table {table.name} has no column {', '.join(sorted(stray))}", hint="declare it in diag/tables or in TABLES")
     incoming, misfits = frame(table, rows)
@@ -300,11 +300,12 @@ def _compute(
         order = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         raise SqlError(f"views and derivations need each other: {error.args[1]}") from error
+    made: dict[str, pd.DataFrame] = {}
     for name in order:
         if name in views:
             _materialise(connection, views[name], columns, bases, needs[name])
         elif name in derivations:
-            stumbled += _derive(connection, derivations[name], columns, bases, name)
+            stumbled += _derive(connection, derivations[name], columns, bases, name, made if extras.spooled is None else {})
         elif name not in bases:
             raise SqlError(f"a view or derivation needs the unknown table {name!r}", hint="llmdiag schema lists the tables")
     return stumbled
@@ -341,6 +342,7 @@ def _derive(
     columns: dict[str, Mapping[str, Column]],
     bases: dict[str, frozenset[str]],
     name: str,
+    made: "dict[str, pd.DataFrame]",
 ) -> list[Collected]:
     wanted = (*module.NEEDS, *_wants(module))
     unknown = [need for need in wanted if need not in bases]
@@ -348,7 +350,7 @@ def _derive(
         raise SqlError(f"derive/{name}.py needs the unknown table {unknown[0]!r}", hint="llmdiag schema lists the tables")
     stumbled: list[Collected] = []
     try:
-        given = module.derive(spool.Frames(connection, wanted))
+        given = module.derive(spool.Frames(connection, wanted, made))
     except Exception as error:
         given, reason = {}, _odd(error, name)
         stumbled = [Collected(name, table.name, "partial", reason) for table in module.GIVES]

@@ -28,12 +28,13 @@ class Reads:
 @lru_cache(maxsize=4096)
 def reads(sql: str, where: str = "query") -> Reads:
     """Exactly one SELECT -> what it reads. Raises SqlError naming `where`."""
-    tree = _one_select(sql, where)
-    relations = {_relation(node, where) for node in tree.find_all(exp.Table) if not _is_cte(node)}
-    conditions = [*tree.find_all(exp.Where, exp.Having, exp.Qualify, exp.Filter)]
-    conditions += [join.args["on"] for join in tree.find_all(exp.Join) if join.args.get("on") is not None]
+    nodes = list(_one_select(sql, where).walk())
+    relations = {_relation(node, where) for node in nodes if isinstance(node, exp.Table) and not _is_cte(node)}
+    joins = [node for node in nodes if isinstance(node, exp.Join)]
+    conditions = [node for node in nodes if isinstance(node, exp.Where | exp.Having | exp.Qualify | exp.Filter)]
+    conditions += [join.args["on"] for join in joins if join.args.get("on") is not None]
     columns = {column.name.lower() for condition in conditions for column in condition.find_all(exp.Column)}
-    columns |= {name.name.lower() for join in tree.find_all(exp.Join) for name in join.args.get("using") or ()}
+    columns |= {name.name.lower() for join in joins for name in join.args.get("using") or ()}
     return Reads(frozenset(relations - {""}), frozenset(columns))
 
 

@@ -90,17 +90,22 @@ def copy_to_parquet(kept: Spooled, table: str, path: Path) -> None:
 
 
 class Frames(Mapping[str, "pd.DataFrame"]):
-    """Tables as frames, each made when it is asked for: most derivations look at one table, and at the others only where it has rows."""
+    """Tables as frames, each made when it is asked for: most derivations look at one table, and at the others only where it has rows.
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+    `made` is shared by those that look at the same tables one after the other. Nobody writes into a frame.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str], made: "dict[str, pd.DataFrame] | None" = None) -> None:
         self._connection, self._names = connection, names
-        self._made: dict[str, pd.DataFrame] = {}
+        self._made = {} if made is None else made
 
     def __getitem__(self, name: str) -> "pd.DataFrame":
         if name not in self._names:
             raise KeyError(name)
         if name not in self._made:
-            self._made[name] = self._connection.execute(f'SELECT * FROM "{name}"').df()
+            found = self._connection.execute(f'SELECT * FROM "{name}"').df()
+            texts = [column for column, kind in found.dtypes.items() if kind == "str"]
+            self._made[name] = found.astype(dict.fromkeys(texts, object))  # pandas' own kind of text is ten times as slow to walk over
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:

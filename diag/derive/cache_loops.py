@@ -71,8 +71,9 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     """thread_activity + stacks + locals (+ system calls, sockets) -> cache_loops, held_keys."""
     import pandas as pd
 
-    stacks = _stacks(frames["stack_frames"])
-    held = _held(_above_native(frames["stack_locals"], frames["stack_frames"]), stacks)
+    rows = _of_suspects(frames)
+    stacks = _stacks(rows)
+    held = _held(_above_native(frames["stack_locals"], rows), stacks)
     loops = _loops(frames, stacks, _holders(held, frames.get("cache_keys")), _suspects(held, frames))
     given = {}
     if loops:
@@ -80,6 +81,18 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     if held:
         given["held_keys"] = pd.DataFrame(held)
     return given
+
+
+def _of_suspects(frames: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame":
+    """Frames of the threads that are hot, or whose variables were read: of hundreds of threads a few."""
+    import pandas as pd
+
+    suspects = pd.concat([_hot(frames["thread_activity"])[THREAD], frames["stack_locals"][THREAD]]).drop_duplicates()
+    return frames["stack_frames"].merge(suspects, on=THREAD)
+
+
+def _hot(activity: "pd.DataFrame") -> "pd.DataFrame":
+    return activity[activity["class"].isin(["spin", "poll"])]
 
 
 Stacks = dict[tuple[object, ...], dict[int, list[Frame]]]
@@ -138,13 +151,11 @@ def _suspects(held: list[dict[str, object]], frames: "Mapping[str, pd.DataFrame]
 def _loops(
     frames: "Mapping[str, pd.DataFrame]", stacks: Stacks, holders: set[tuple[object, ...]], suspects: set[tuple[object, ...]]
 ) -> list[dict[str, object]]:
-    activity = frames["thread_activity"]
-    hot = activity[activity["class"].isin(["spin", "poll"])]
     taken = frames["stack_frames"].groupby(["bundle", "capture", "pid"])["sample"].nunique().to_dict() if stacks else {}
     names = frames["stack_frames"].dropna(subset=["thread"]).drop_duplicates(THREAD).set_index(THREAD)["thread"].to_dict() if stacks else {}
     peers = _cache_waits(frames)
     out = []
-    for row in hot.to_dict("records"):
+    for row in _hot(frames["thread_activity"]).to_dict("records"):
         identity = tuple(row[name] for name in THREAD)
         mine = list(stacks.get(identity, {}).values())
         common = common_callers(mine)

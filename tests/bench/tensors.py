@@ -27,7 +27,7 @@ import numpy as np
 
 from diag.tensors.dump import Tensor
 from diag.tensors.elements import itemsize
-from diag.tensors.measure import measure_pair, streaming, ways
+from diag.tensors.measure import measure_pair, ways
 from tests.bench.bars import Bar
 
 BYTES = 1 << 30
