@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from diag import labs, procfs
 
 HERE = Path(__file__).parent
 WAIT_S = 30.0
+LIMIT_BYTES = 64 << 20
 MUTEX_WAIT = re.compile(r"^(?:202|98) 0x[0-9a-f]+ 0x(?:0|80) 0x2 ")
 TRUNCATED_CALL = "call(" + ",".join("abcdefghijklmnopqrstuvwxyz123456789")
 
@@ -105,6 +107,38 @@ def _traced(lab: labs.Lab) -> object:
     return lab.get("/generate")
 
 
+def _out_of_memory(lab: labs.Lab) -> object:
+    """One worker gets a small memory limit of its own, and then asks for more. The group may go as soon as the worker is dead."""
+    worker, group = _called(lab, "Worker_TP1"), _memory_group() / f"llmdiag-lab-{lab.pid}"
+    group.mkdir()
+    try:
+        (group / ("memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes")).write_text(str(LIMIT_BYTES))
+        (group / "cgroup.procs").write_text(str(worker))
+        return _asked_of_engine("grow=1", lambda lab: procfs.stat(worker).state == "Z")(lab)
+    finally:
+        labs.wait_until(lambda: not (group / "cgroup.procs").read_text(), WAIT_S)
+        group.rmdir()
+
+
+def _memory_group() -> Path:
+    """The control group of this process that limits memory, of either version."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    own = {names: path.lstrip("/") for _, names, path in lines}
+    return Path("/sys/fs/cgroup/memory", own["memory"]) if "memory" in own else Path("/sys/fs/cgroup", own.get("", ""))
+
+
+def can_limit_memory() -> bool:
+    """Whether this machine lets a test make a control group and reads the kernel's log."""
+    group = _memory_group() / f"llmdiag-probe-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        return False
+    limited = (group / "memory.max").exists() or (group / "memory.limit_in_bytes").exists()
+    group.rmdir()
+    return limited and subprocess.run(["dmesg"], capture_output=True, check=False).returncode == 0
+
+
 def _called(lab: labs.Lab, name: str) -> int:
     """The process of a lab that calls itself so."""
     return next(pid for pid in procfs.tree(lab.pid) if name in Path(f"/proc/{pid}/cmdline").read_text())
@@ -119,7 +153,7 @@ def _each(pid: int, name: str) -> list[str]:
     return found
 
 
-LAB_OF = dict.fromkeys(("worker-dead-or-stopped", "scheduler-stall", "observer-is-the-incident", "collective-desync"), "lost-worker-reply")
+LAB_OF = dict.fromkeys(("worker-dead-or-stopped", "scheduler-stall", "observer-is-the-incident", "collective-desync", "oom-killed"), "lost-worker-reply")
 """Rules whose states are those of another rule's lab."""
 STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]]] = {
     "gil-held-in-native-call": {"incident": ((), _released), "lock-released": (("--polite",), _released)},
@@ -136,6 +170,7 @@ STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]
         "incident-in-the-kernel": ((), _asked_of_engine("stuck=1", lambda lab: procfs.stat(_called(lab, "Worker_TP1")).state == "D")),
     },
     "collective-desync": {"incident": (("--collective",), _asked_of_engine("absent=1", lambda lab: "stays away" in lab.log.read_text()))},
+    "oom-killed": {"incident": ((), _out_of_memory)},
     "scheduler-stall": {"incident": ((), _asked_of_engine("unsplittable=9000", lambda lab: labs.is_hot(_called(lab, "EngineCore"))))},
     "observer-is-the-incident": {"incident": ((), _observed), "runs-traced": ((), _traced)},
     "redis-dependency-stall": {"incident": ((), _asking_redis), "waits-and-serves": (("--in-thread",), _asking_redis)},
@@ -143,3 +178,5 @@ STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]
 """Rule -> state -> (options of its lab, how to bring it about); what that returns is kept until the end."""
 NEED_TORCH = frozenset({"collective-desync"})
 """Rules whose labs need torch: entered by the tests where it is installed, and not recorded."""
+NEED_LIMITS = frozenset({"oom-killed"})
+"""Rules whose labs need control groups and the kernel's log: entered where `can_limit_memory`, and not recorded."""

@@ -1,5 +1,6 @@
 """Processes that the kernel killed because memory ran out: whose limit it was, and whether they belong to the service."""
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ CONTAINERS = frozenset({"kubernetes", "docker"})
 SAME_S = 5.0
 """A runtime and the kernel tell of one kill at nearly the same time."""
 Row = Mapping[str, Any]
+Started = Mapping[int | None, datetime.datetime | None]
+"""Pid of the service -> when it began; None: not known."""
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
@@ -39,12 +42,12 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     for key, group in events[events["kind"] == "oom_kill"].groupby(KEYS, dropna=False, sort=False):
         origin = dict(zip(KEYS, (None if part != part else part for part in key), strict=True))
         plain = group.astype(object).where(group.notna(), None).to_dict("records")
-        pids = _pids(frames.get("log_events"), origin) | _pids(frames.get("processes"), origin)
+        pids = {**_pids(frames.get("log_events"), origin), **_pids(frames.get("processes"), origin)}
         found += [{**origin, **row} for row in _kills([{str(name): value for name, value in row.items()} for row in plain], pids)]
     return {"memory_kills": pd.DataFrame(found)} if found else {}
 
 
-def _kills(rows: Sequence[Row], pids: frozenset[int]) -> list[dict[str, Any]]:
+def _kills(rows: Sequence[Row], pids: Started) -> list[dict[str, Any]]:
     kills: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: row["origin"] != "dmesg"):  # the kernel itself says most
         if any(row["ts"] is not None and other["ts"] is not None and abs((row["ts"] - other["ts"]).total_seconds()) <= SAME_S for other in kills) and row["origin"] != "dmesg":
@@ -62,18 +65,24 @@ def _kills(rows: Sequence[Row], pids: frozenset[int]) -> list[dict[str, Any]]:
     return kills
 
 
-def _because(pid: int | None, name: str | None, row: Row, pids: frozenset[int]) -> str | None:
-    if pid is not None and pid in pids:
+def _because(pid: int | None, name: str | None, row: Row, pids: Started) -> str | None:
+    if pid in pids and not _began_later(pids[pid], row["ts"]):
         return "its pid is one of the service"
     if name is not None and OURS.match(name):
         return "its name is that of an engine or a cache server"
     return "its container's record was handed in" if name is None and row["origin"] in CONTAINERS else None
 
 
-def _pids(frame: "pd.DataFrame | None", origin: Mapping[str, object]) -> frozenset[int]:
+def _began_later(started_at: datetime.datetime | None, killed_at: datetime.datetime | None) -> bool:
+    """A pid that was used again is not the victim."""
+    return started_at is not None and killed_at is not None and started_at > killed_at
+
+
+def _pids(frame: "pd.DataFrame | None", origin: Mapping[str, object]) -> Started:
     if frame is None or frame.empty:
-        return frozenset()
+        return {}
     mine = frame[frame["pid"].notna()]
     for name, value in origin.items():
         mine = mine[mine[name].isna() if value is None else mine[name] == value]
-    return frozenset(int(pid) for pid in mine["pid"].unique())
+    first = mine.groupby("pid")["started_at"].min()
+    return {int(str(pid)): None if start != start else start for pid, start in first.items()}  # NaT is not itself

@@ -8,10 +8,11 @@
     curl localhost:8080/generate?stuck=1       # a worker sleeps in the kernel (state D)
     curl localhost:8080/generate?unsplittable=9000   # a request that never fits: the scheduler tries for ever
     curl localhost:8080/generate?absent=1      # a worker does not come to the barrier (with --collective)
+    curl localhost:8080/generate?grow=1        # a worker takes all memory it can get: limit it first
     curl localhost:8080/observe           # a tracer stops the engine core and leaves it so; with ?stop=0 it lets it run
     curl localhost:8080/metrics           # as vLLM has them
 
-Also the lab of worker-dead-or-stopped, scheduler-stall, observer-is-the-incident and collective-desync.
+Also the lab of worker-dead-or-stopped, scheduler-stall, observer-is-the-incident, collective-desync and oom-killed.
 """
 
 import argparse
@@ -43,8 +44,9 @@ STEPS = 8
 class Front:
     """What the front end knows of its requests."""
 
-    def __init__(self, ranks: int, group: str) -> None:
-        self.core_process, self.core = shm_broadcast.child(sys.executable, "VLLM::EngineCore", "core.py", "--of", str(ranks), "--group", group)
+    def __init__(self, ranks: range, of: int, group: str) -> None:
+        mine = ("--first", str(ranks.start), "--end", str(ranks.stop))
+        self.core_process, self.core = shm_broadcast.child(sys.executable, "VLLM::EngineCore", "core.py", *mine, "--of", str(of), "--group", group)
         self.waiting: dict[int, threading.Event] = {}
         self.asked = self.tokens = self.done = 0
         self.lock = threading.Lock()
@@ -54,7 +56,7 @@ class Front:
             self.asked += 1
             number, finished = self.asked, threading.Event()
             self.waiting[number] = finished
-        self.core.enqueue(**{"drop": 0, "compute": 0, "stuck": 0, "absent": 0, "unsplittable": 0, **how}, request=number, left=STEPS)
+        self.core.enqueue(**{"drop": 0, "compute": 0, "stuck": 0, "absent": 0, "grow": 0, "unsplittable": 0, **how}, request=number, left=STEPS)
         finished.wait()
 
     def output_handler(self) -> None:
@@ -97,17 +99,22 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--collective", action="store_true", help="three workers that meet in a barrier of torch.distributed in every step (needs torch)")
+    parser.add_argument("--node", metavar="FIRST-END/FILE", help="of those three only the workers FIRST to before END; the labs of the others share FILE to find each other")
     options = parser.parse_args()
-    if options.collective:
+    if options.collective or options.node:
         # processes with a title of their own do not find the environment of this one
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
+    if options.node:
+        mine, _, group = options.node.partition("/")
+        serve(server, options.ready_fd, range(*map(int, mine.split("-"))), 3, f"/{group}")
     with tempfile.TemporaryDirectory() as folder:
-        serve(server, options.ready_fd, 3 if options.collective else 2, f"{folder}/group" if options.collective else "")
+        of = 3 if options.collective else 2
+        serve(server, options.ready_fd, range(of), of, f"{folder}/group" if options.collective else "")
 
 
-def serve(server: ThreadingHTTPServer, ready_fd: int | None, ranks: int, group: str) -> None:
-    Handler.front = Front(ranks, group)
+def serve(server: ThreadingHTTPServer, ready_fd: int | None, ranks: range, of: int, group: str) -> None:
+    Handler.front = Front(ranks, of, group)
     threading.Thread(target=Handler.front.output_handler, name="output_handler", daemon=True).start()
     Handler.front.generate()  # ready once the engine has answered
     if ready_fd is not None:

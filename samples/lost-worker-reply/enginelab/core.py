@@ -7,19 +7,19 @@ import threading
 from scheduler import Scheduler
 from shm_broadcast import MessageQueue, child, fd_and_python, from_fd, option
 
-HOW = ("drop", "compute", "stuck", "absent")
+HOW = ("drop", "compute", "stuck", "absent", "grow")
 """What a request can make rank 1 do; see worker.py."""
 
 
 class EngineCore:
     """Takes requests from the front end in a thread of their own; the main thread runs the loop."""
 
-    def __init__(self, front: MessageQueue, python: str, ranks: int, group: str) -> None:
+    def __init__(self, front: MessageQueue, python: str, ranks: range, of: str, group: str) -> None:
         self.front = front
         self.input: queue.Queue[dict[str, int]] = queue.Queue()
         self.scheduler = Scheduler()
         self.workers = [
-            child(python, f"VLLM::Worker_TP{rank}", "worker.py", "--number", str(rank), "--of", str(ranks), "--group", group)[1] for rank in range(ranks)
+            child(python, f"VLLM::Worker_TP{rank}", "worker.py", "--number", str(rank), "--of", of, "--group", group)[1] for rank in ranks
         ]
 
     def run_busy_loop(self) -> None:
@@ -59,7 +59,8 @@ class EngineCore:
 
 def run_engine_core() -> None:
     fd, python = fd_and_python(sys.argv)
-    core = EngineCore(from_fd(fd), python, int(option(sys.argv, "--of")), option(sys.argv, "--group"))
+    mine = range(int(option(sys.argv, "--first")), int(option(sys.argv, "--end")))
+    core = EngineCore(from_fd(fd), python, mine, option(sys.argv, "--of"), option(sys.argv, "--group"))
     threading.Thread(target=core.process_input_sockets, daemon=True).start()
     core.run_busy_loop()
 

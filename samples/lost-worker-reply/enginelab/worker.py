@@ -23,14 +23,16 @@ class WorkerProc:
         while True:
             order = self.orders.dequeue()
             mine = order if self.rank == 1 else dict.fromkeys(order, False)
-            answer = self.execute_model(mine["compute"], mine["stuck"], mine["absent"])
+            answer = self.execute_model(mine["compute"], mine["stuck"], mine["absent"], mine["grow"])
             if mine["drop"]:
                 print("rank 1: an answer is lost", file=sys.stderr, flush=True)
                 continue
             self.orders.enqueue(tokens=answer)
 
-    def execute_model(self, for_ever: bool, stuck: bool, absent: bool) -> int:
+    def execute_model(self, for_ever: bool, stuck: bool, absent: bool, grow: bool) -> int:
         """A step; one that ends at once, or never does."""
+        if grow:
+            take_memory()
         if stuck:
             sleep_in_the_kernel()
         if absent:
@@ -43,6 +45,13 @@ class WorkerProc:
 
 def forward() -> int:
     return sum(range(1000))
+
+
+def take_memory() -> None:
+    """More and more of the host's, as with pinned buffers that nobody counts."""
+    taken = []
+    while True:
+        taken.append(b"x" * (1 << 20))
 
 
 def wait_for_input() -> None:
