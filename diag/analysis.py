@@ -10,12 +10,9 @@ from diag import __version__, engine, evidence
 from diag.collectors import Collector
 from diag.evidence import Evidence, Extras
 from diag.model import Diagnosis
-from diag.recovery.markers import STAGES
-from diag.report import assumed, recovery, sections
+from diag.report import assumed, sections
 from diag.rules import Rule
 from diag.sources import Dates, Source, sources_of
-
-MAX_RECOVERIES = 1000
 
 
 def analyse(paths: Sequence[Path], rules: Sequence[Rule], extras: Extras | None = None, dates: Dates | None = None) -> list[Diagnosis]:
@@ -69,17 +66,10 @@ def subject_of(loaded: Evidence, rules: Sequence[Rule], paths: Sequence[Path]) -
         "redaction": all(m.redaction for m in manifests),
         "dropped": [name for m in manifests for name in m.dropped],
         "unrecognised": [name for source in loaded.sources for name in source.unknown],
+        "handed_in": sum(source.files for source in loaded.sources),
         "interrupted": any(m.finished_at is None for m in manifests),
-        **_recoveries(loaded),
         **assumed.subject(loaded),
     }
-
-
-def _recoveries(loaded: Evidence) -> dict[str, object]:
-    """Bars of the recoveries, where there are some, for a full report."""
-    found, _ = loaded.rows("SELECT * FROM recoveries ORDER BY begun_ts, incident", "recoveries", MAX_RECOVERIES)
-    stages, _ = loaded.rows("SELECT * FROM recovery_stages", "recoveries", MAX_RECOVERIES * len(STAGES))
-    return {"recoveries": recovery.told(found, stages)} if found else {}
 
 
 def _one(group: Sequence[Source], rules: Sequence[Rule], collectors: Sequence[Collector], extras: Extras, paths: Sequence[Path]) -> Diagnosis:

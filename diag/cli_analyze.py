@@ -5,12 +5,16 @@ from pathlib import Path
 import click
 
 from diag import terminal
-from diag.cli_diagnosis import DATE, EVENTS_MAP, PATHS, RULES, ZONE, analyse, explain, leave, rendered, show
+from diag.cli_completion import rule_ids
+from diag.cli_diagnosis import DATE, EVENTS_MAP, PATHS, RULES, ZONE, analyse, explain, leave, markdown_of, page, rendered, show
+
+LIMITS = ("github", "gitlab", "jira", "slack")
+"""Names of markdown.LIMITS, which takes long to import."""
 
 
 @click.command()
 @PATHS
-@click.option("--explain", "rule", metavar="RULE", help="Why this rule matched or did not.")
+@click.option("--explain", "rule", metavar="RULE", shell_complete=rule_ids, help="Why this rule matched or did not.")
 @DATE
 @ZONE
 @EVENTS_MAP
@@ -35,23 +39,35 @@ def analyze(
 @click.command()
 @PATHS
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to this file.")
+@click.option("--handoff", is_flag=True, help="For the bug report of an upstream project, as Markdown: environment, signature, folded stacks, what was ruled out.")
+@click.option("--limit", type=click.Choice(LIMITS), help="Markdown that fits there [github].")
 @DATE
 @ZONE
 @EVENTS_MAP
 @RULES
-@terminal.format_option("text", "md", "json")
+@terminal.format_option("text", "md", "html", "json")
 def report(
-    paths: tuple[Path, ...], output: Path | None, date: str | None, tz: str | None, events_map: str | None, rules_dir: Path | None, form: str
+    paths: tuple[Path, ...], output: Path | None, handoff: bool, limit: str | None, date: str | None, tz: str | None, events_map: str | None,
+    rules_dir: Path | None, form: str,
 ) -> None:
-    """A full runbook report to attach to a ticket.
+    """A full runbook report to attach to a ticket; `-f html` is one file with plots, for any browser and without a network.
 
     Exit: 0 clear, 1 matched, 2 error, 3 inconclusive.
     """
+    if handoff and form not in ("text", "md"):
+        raise click.UsageError("--handoff is Markdown: leave -f away")
+    form = "md" if handoff else form
+    if limit is not None and form != "md":
+        raise click.UsageError("--limit is for Markdown: add -f md, or --handoff")
     with terminal.progress("analysing"):
         diagnoses = analyse(paths, rules_dir, date, tz, events_map)
-    if output is None:
-        show(diagnoses, form, full=True)
-    else:
-        terminal.write(output, rendered(diagnoses, form, full=True))
+        whole = page(diagnoses, paths, date, tz, events_map) if form == "html" else None
+        whole = markdown_of(diagnoses, limit or LIMITS[0], handoff=handoff) if form == "md" else whole
+    if output is not None:
+        terminal.write(output, rendered(diagnoses, form, full=True) if whole is None else whole)
         terminal.note(f"report: {output}")
+    elif whole is not None:
+        terminal.emit(whole, None)
+    else:
+        show(diagnoses, form, full=True)
     leave(diagnoses)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diag import terminal
+from diag.cli_completion import bundles
 from diag.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ READ = (
     "and the JSON that compare-dumps and repro-prefix write with -o"
 )
 
-PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
+PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), shell_complete=bundles)
 DATE = click.option("--date", metavar="YYYY[-MM-DD]", help="When loose logs that print no year begin.")
 ZONE = click.option("--tz", metavar="ZONE", help="Zone of loose logs that print none: UTC, +02:00, Europe/Berlin.")
 EVENTS_MAP = click.option(
@@ -117,6 +118,27 @@ def rendered(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> str:
     if form == "md":
         return markdown.render_all(diagnoses)
     return "".join(text.render(diagnosis, full=full).plain for diagnosis in diagnoses)
+
+
+def markdown_of(diagnoses: "list[Diagnosis]", limit: str, *, handoff: bool) -> str:
+    """All captures as Markdown that fits; or the one that says most, for an upstream project."""
+    from diag import analysis
+    from diag.report import handoff as block
+    from diag.report import markdown
+
+    most = markdown.LIMITS[limit]
+    return block.render(analysis.best(diagnoses), most) if handoff else markdown.render_all(diagnoses, most)
+
+
+def page(diagnoses: "list[Diagnosis]", paths: Sequence[Path], date: str | None, tz: str | None, events_map: str | None) -> str:
+    """All captures as one HTML file, the one that says most first, with the raw lines of their rows."""
+    from diag import analysis, evidence, rawlines
+    from diag.report import html
+    from diag.sources import sources_of
+
+    sources = sources_of(paths, evidence.collectors_of(evidence.Extras()), dates_of(date, tz, events_map))
+    quoted = rawlines.read(sources, rawlines.places_of(diagnoses))
+    return html.render(diagnoses, quoted, analysis.best(diagnoses))
 
 
 def explain(diagnoses: "list[Diagnosis]", rule: str, form: str) -> None:

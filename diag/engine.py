@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from diag.errors import RuleError
 from diag.evidence import Evidence
-from diag.model import Action, Collected, Diagnosis, RuleResult, SignalResult, SignalState, Verdict
+from diag.model import Action, Collected, Diagnosis, RuleResult, SignalResult, SignalState, Verdict, mostly_unread
 from diag.rules import ACTION_FIELDS, SEVERITIES, ActionTemplate, Rule, Signal
 
 MAX_ROWS = 1_000
@@ -55,7 +55,7 @@ def diagnose(evidence: Evidence, rules: Sequence[Rule], context: Context, subjec
     findings = tuple(r for r in matched if r.rule not in hidden)
     inconclusive = tuple(r for r in results if r.verdict is Verdict.INCONCLUSIVE)
     return Diagnosis(
-        verdict=_overall(findings, results, evidence.collected),
+        verdict=_overall(findings, results, evidence.collected, subject),
         findings=findings,
         inconclusive=tuple(sorted(inconclusive, key=lambda r: (-len(r.held()), r.rule))),
         ruled_out=tuple(r for r in results if r.verdict is Verdict.NOT_MATCHED),
@@ -169,10 +169,12 @@ def _rank(result: RuleResult, symptoms: frozenset[str]) -> tuple[object, ...]:
     )
 
 
-def _overall(findings: Sequence[RuleResult], results: Sequence[RuleResult], collected: Sequence[Collected]) -> str:
-    """What was not handed in leaves a diagnosis clear as far as it goes; what could not be read does not, if it is most of it."""
+def _overall(findings: Sequence[RuleResult], results: Sequence[RuleResult], collected: Sequence[Collected], subject: Mapping[str, object]) -> str:
+    """What was not handed in leaves a diagnosis clear as far as it goes; what could not be read does not, if it is most of it, nor does a death."""
     if findings:
         return "matched"
+    if subject.get("deaths") or mostly_unread(subject):
+        return "inconclusive"
     still_open = [r for r in results if r.verdict is Verdict.INCONCLUSIVE]
     half_seen = any(r.held("required") for r in still_open)
     unreadable = {item.table_name.split(".")[0] for item in collected if item.status in ("failed", "partial")}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from diag.errors import Garbled
+from diag.plots import Plot
 
 MAX_BYTES = 256 << 20
 MAX_LINE_BYTES = 32 << 20
@@ -144,6 +145,8 @@ class Part:
     """Lines of a table or map, to be shown as they are in letters of one width."""
     run: str = ""
     """A shell command, its values quoted."""
+    plot: Plot | None = None
+    """What a format with pictures shows instead of the lines that are drawn."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,10 @@ class Section:
     parts: tuple[Part, ...]
     headline: str = ""
     """What a report without a finding says of it in its first line; "" = nothing."""
+
+    def in_words(self) -> tuple[Part, ...]:
+        """The parts that a format without pictures shows."""
+        return tuple(part for part in self.parts if part.text or part.drawn or part.run)
 
 
 @dataclass(frozen=True)
@@ -188,3 +195,9 @@ class Diagnosis:
     """Those symptoms: matched, and not findings of their own."""
     sections: tuple[Section, ...] = ()
     """What a full report shows of the tables themselves."""
+
+
+def mostly_unread(subject: Mapping[str, object]) -> bool:
+    """Were more files handed in that nobody recognised than others?"""
+    unrecognised, handed_in = subject.get("unrecognised"), subject.get("handed_in")
+    return isinstance(unrecognised, list | tuple) and isinstance(handed_in, int) and 2 * len(unrecognised) > handed_in

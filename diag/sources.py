@@ -34,6 +34,11 @@ class Source:
     others: tuple[Artefact, ...] = ()
     """Loose files that no collector recognised, for one that may want them all the same."""
 
+    @property
+    def files(self) -> int:
+        """How many there are, read or not."""
+        return len({artefact.path for found in self.artefacts.values() for artefact in found}) + len(self.unknown)
+
 
 @dataclass(frozen=True)
 class Dates:

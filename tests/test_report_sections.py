@@ -169,7 +169,8 @@ def test_every_format_tells_it(tmp_path: Path) -> None:
     assert "```text\narm       requests  asked again" in shown_ and "```text\nlayer  0 1 2" in shown_
     assert "```sh\ngrep -nwF -e cmpl-p4 -e llmdiag-5ee1-4 ENGINE_LOG\n```" in shown_
     assert json_.render(found)["sections"] == [
-        {"title": item.title, "parts": [{"text": part.text, "label": part.label, "drawn": list(part.drawn), "run": part.run} for part in item.parts]} for item in found.sections
+        {"title": item.title, "parts": [{"text": part.text, "label": part.label, "drawn": list(part.drawn), "run": part.run} for part in item.in_words()]}
+        for item in found.sections if item.in_words()
     ]  # fmt: skip
 
 
@@ -191,7 +192,9 @@ def test_no_line_is_too_wide(tmp_path: Path, width: int) -> None:
 def test_without_the_tables_there_is_no_section() -> None:
     for sample in ("prefix-cache/hole-in-lookup", "vllm-0.32-cpu/busy"):
         if (SAMPLES / sample).exists():
-            assert [item.sections for item in analysis.analyse([SAMPLES / sample], RULES)] == [()], sample
+            (found,) = analysis.analyse([SAMPLES / sample], RULES)
+            titles = [item.title for item in found.sections]
+            assert not [title for title in titles if title.startswith(("Experiment", "KV cache", "Cached values"))], titles
 
 
 def test_every_module_of_the_folder_is_a_section() -> None:

@@ -111,5 +111,5 @@ def _overlap_s(row: Row, other: Row, hours: int) -> float:
 
 
 def _death(row: Row) -> str:
-    at = f"{row['begun_ts']:%H:%M:%S}Z " if isinstance(row["begun_ts"], Time) else ""
+    at = f"{row['begun_ts']:%Y-%m-%d %H:%M:%S}Z " if isinstance(row["begun_ts"], Time) else ""
     return f"{at}{row['unit'] + ': ' if row['unit'] else ''}{row['says']}"  # type: ignore[operator]

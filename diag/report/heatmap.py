@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
+from diag.plots import Cell as Field
+from diag.plots import Grid as Plot
+from diag.plots import Line, Tone
 from diag.tensors.result import Result
 
 SIGNS = {
@@ -16,6 +19,9 @@ WORST = ("nan", "shape-mismatch", "dtype-mismatch", "aliased", "permuted", "zero
 NAMES = {".": "same bits", "-": "close", "?": "suspicious", "x": "different", "p": "permuted", "a": "another request's", "0": "zero", "N": "NaN", "!": "shape or dtype"}
 COLOURS = ((0.0, "green"), (1e-2, "cyan"), (1e-1, "yellow"), (0.5, "dark_orange"), (1.0, "bold red"))
 """From this relative L2 on."""
+TONES: Mapping[str, Tone] = {"same": "good", "close": "calm", "suspicious": "warn"}
+"""Of a plot; what is not here is bad."""
+MAX_COLUMNS = 160
 MAX_ROWS = 40
 EDGE = 22
 """Cells for the figures behind a row."""
@@ -56,6 +62,28 @@ def draw(cells: Grid, width: int) -> list[Text]:
         lines.append(_row(cells, first, last, columns, cell))
     used = [sign for sign in NAMES if any(cell.sign == sign for cell in cells.values())]
     return [*lines, Text("       " + "  ".join(f"{sign} {NAMES[sign]}" for sign in used) + ("  ~ further blocks like the one before" if None in columns else ""), style="dim")]
+
+
+def plot(cells: Grid) -> Plot:
+    """The same as a picture, which has room for more columns."""
+    layers, blocks = sorted({layer for layer, _ in cells}), sorted({block for _, block in cells})
+    columns = _columns(cells, layers, blocks, MAX_COLUMNS)
+    lines = tuple(
+        Line(_span(first, last), tuple(_field(cells, first, block) for block in columns), _figures(cells, first, last))
+        for first, last in _stretches(cells, layers, blocks)[:MAX_ROWS]
+    )
+    used = {cell.sign: TONES.get(cell.verdict, "bad") for cell in cells.values()}
+    return Plot("layer", tuple("~" if block is None else str(block) for block in columns), lines, tuple(Field(sign, used[sign], NAMES[sign]) for sign in NAMES if sign in used), "worst of the row")
+
+
+def _field(cells: Grid, layer: int, block: int | None) -> Field | None:
+    if block is None:
+        return Field("~", "none", "further blocks like the one before")
+    cell = cells.get((layer, block))
+    if cell is None:
+        return None
+    figures = "" if cell.rel_l2 is None else f": cosine {_short(cell.cosine)}, relative L2 {_short(cell.rel_l2)}"
+    return Field(cell.sign, TONES.get(cell.verdict, "bad"), f"block {block}, {NAMES[cell.sign]}{figures}")
 
 
 def _cells(results: Sequence[Result]) -> dict[tuple[int, int], Cell]:
@@ -124,18 +152,26 @@ def _header(columns: Sequence[int | None], cell: int) -> Text:
 
 
 def _row(cells: Grid, first: int, last: int, columns: Sequence[int | None], cell: int) -> Text:
-    name = str(first) if first == last else f"{first}-{last}"
-    line = Text(f"{name:>5}  ")
-    rows = [cell for (layer, _), cell in cells.items() if first <= layer <= last]
+    line = Text(f"{_span(first, last):>5}  ")
     for block in columns:
         found = None if block is None else cells.get((first, block))
         line.append("~" if block is None else " " if found is None else found.sign, style="dim" if found is None else _colour(found))
         line.append(" " * (cell - 1))
-    cosine = min((cell.cosine for cell in rows if cell.cosine is not None), default=None)
-    rel = max((cell.rel_l2 for cell in rows if cell.rel_l2 is not None), default=None)
-    told = "" if not rel else f" cos {_short(cosine)} rel {_short(rel)}"
+    told = f" {figures}" if (figures := _figures(cells, first, last)) else ""
     line.append(told if cell_len(told) <= EDGE else told[:EDGE], style="dim")
     return line
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _figures(cells: Grid, first: int, last: int) -> str:
+    """The lowest cosine and the largest difference of some layers; "" = there is none."""
+    rows = [cell for (layer, _), cell in cells.items() if first <= layer <= last]
+    cosine = min((cell.cosine for cell in rows if cell.cosine is not None), default=None)
+    rel = max((cell.rel_l2 for cell in rows if cell.rel_l2 is not None), default=None)
+    return f"cos {_short(cosine)} rel {_short(rel)}" if rel else ""
 
 
 def _short(value: float | None) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
-from diag.model import Diagnosis, RuleResult, Section
+from diag.model import Diagnosis, Part, RuleResult, Section
 from diag.report import words
 
 SCHEMA = "llmdiag.diagnosis/1"
@@ -37,13 +37,13 @@ def render(diagnosis: Diagnosis) -> dict[str, object]:
             for c in diagnosis.collected
         ],
         "side_effects": plain({"pause_ms": None, **diagnosis.side_effects}),
-        **({"sections": [_section(section) for section in diagnosis.sections]} if diagnosis.sections else {}),
+        **({"sections": told} if (told := [_section(section, parts) for section in diagnosis.sections if (parts := section.in_words())]) else {}),
     }
 
 
-def _section(section: Section) -> dict[str, object]:
-    parts = [{"text": part.text, "label": part.label, "drawn": list(part.drawn), "run": part.run} for part in section.parts]
-    return {"title": section.title, "parts": parts}
+def _section(section: Section, parts: Sequence[Part]) -> dict[str, object]:
+    shown = [{"text": part.text, "label": part.label, "drawn": list(part.drawn), "run": part.run} for part in parts]
+    return {"title": section.title, "parts": shown}
 
 
 def _finding(diagnosis: Diagnosis, result: RuleResult) -> dict[str, object]:

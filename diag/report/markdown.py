@@ -17,8 +17,12 @@ from diag.report import words
 from diag.report.inert import command, inert
 from diag.report.words import Sentence
 
-MAX_CHARS = 60_000
-"""A GitHub issue holds 65,536 characters; the rest is for what a person adds."""
+LIMITS = {"github": 60_000, "gitlab": 900_000, "jira": 30_000, "slack": 3_600}
+"""What a report may have where an issue holds 65,536 characters, a comment 1,000,000 or 32,767, and a message, at its best, 4,000: the rest is
+for what a person adds."""
+MAX_CHARS = LIMITS["github"]
+MIN_SHARE = 1_000
+"""Of one of many captures."""
 MAX_TEXT_CHARS = 600
 MAX_PROSE_CHARS = 2_000
 MAX_SENTENCES = 40
@@ -45,22 +49,23 @@ BEGINNING = re.compile(r"^(\d{0,9})([-+=.)])")
 BLANK_LINES = re.compile(r"\n{3,}")
 
 
-def render_all(diagnoses: Sequence[Diagnosis]) -> str:
-    """Several captures, one below the other: together as long as one alone may be, and each with its share."""
-    return "\n".join(render(diagnosis, MAX_CHARS // max(1, len(diagnoses))) for diagnosis in diagnoses)
+def render_all(diagnoses: Sequence[Diagnosis], max_chars: int = MAX_CHARS) -> str:
+    """Several captures, one below the other: together as long as one alone may be, and each with its share; where that is too little, the last ones."""
+    shown = diagnoses[-max(1, max_chars // MIN_SHARE) :]
+    left_out = len(diagnoses) - len(shown)
+    note = f"*{left_out} earlier captures are left out.*\n\n" if left_out else ""
+    return note + "\n".join(render(diagnosis, (max_chars - len(note)) // max(1, len(shown)) - 1) for diagnosis in shown)
 
 
 def render(diagnosis: Diagnosis, max_chars: int = MAX_CHARS) -> str:
-    """Diagnosis -> Markdown of at most 60,000 characters; what had to be left out is said at the end."""
-    body = [_part("finding", diagnosis, result, number, words.explained(diagnosis, result)) for number, result in enumerate(diagnosis.findings, 1)]
-    body += [_part("section", section) for section in diagnosis.sections]
+    """Diagnosis -> Markdown of at most so many characters; what had to be left out is said at the end."""
+    body = [part("finding", diagnosis, result, number, words.explained(diagnosis, result)) for number, result in enumerate(diagnosis.findings, 1)]
+    body += [part("section", section.title, parts) for section in diagnosis.sections if (parts := section.in_words())]
     missing, ruled_out = words.missing(diagnosis), words.ruled_out(diagnosis)
-    told = words.names(diagnosis, "recoveries")
-    body += [_part("recoveries", _fenced(told, "text", 0))] if told else []
     for name, found in (("still_open", diagnosis.inconclusive), ("missing", missing), ("ruled_out", ruled_out)):
-        body += [_part(name, found)] if found else []
-    head = _part("head", *words.headline(diagnosis), words.origin(diagnosis), [*words.notes(diagnosis), *filter(None, [words.deaths(diagnosis)]), *(f"assumed: {text}" for text in words.assumed(diagnosis))])
-    tail = _part(
+        body += [part(name, found)] if found else []
+    head = part("head", *words.headline(diagnosis), words.origin(diagnosis), [*words.notes(diagnosis), *filter(None, [words.deaths(diagnosis)]), *(f"assumed: {text}" for text in words.assumed(diagnosis))])
+    tail = part(
         "collected",
         words.footer(diagnosis)[0],
         words.collectors(diagnosis)[2][:MAX_LISTED],
@@ -69,23 +74,23 @@ def render(diagnosis: Diagnosis, max_chars: int = MAX_CHARS) -> str:
         _listed(diagnosis, "unrecognised"),
         words.sharing(diagnosis),
     )
-    return _bounded(head, body, tail, words.report_command(diagnosis), max_chars)
+    return bounded(head, body, tail, words.report_command(diagnosis), max_chars)
 
 
 @functools.cache
-def _macros() -> TemplateModule:
+def _macros(template: str) -> TemplateModule:
     environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "md": escaped, "prose": prose, "code": code, "fence": fence, "runbook": runbook,
         "drawn": _drawn, "because": words.because, "why": _why, "untold": _untold, "reason": words.reason,
     }
-    source = resources.files("diag.report").joinpath("report.md.j2").read_text(encoding="utf-8")
+    source = resources.files("diag.report").joinpath(template).read_text(encoding="utf-8")
     return environment.from_string(source).make_module()
 
 
-def _part(name: str, *values: object) -> str:
-    """One macro of the template, with single blank lines."""
-    return BLANK_LINES.sub("\n\n", str(getattr(_macros(), name)(*values))).strip("\n") + "\n"
+def part(name: str, *values: object, template: str = "report.md.j2") -> str:
+    """One macro of a template, with single blank lines."""
+    return BLANK_LINES.sub("\n\n", str(getattr(_macros(template), name)(*values))).strip("\n") + "\n"
 
 
 def _why(result: RuleResult) -> list[Sentence]:
@@ -196,14 +201,22 @@ def _literal(text: str) -> str:
     return f"{' ' if text[:1] == ' ' else ''}{escaped(body)}{' ' if text[-1:] == ' ' and body else ''}" if text else ""
 
 
-def _bounded(head: str, body: Sequence[str], tail: str, everything: str, max_chars: int) -> str:
-    """All parts if they fit; else whole lines of the body up to the limit, a note, and the tail."""
+def bounded(head: str, body: Sequence[str], tail: str, everything: str, max_chars: int) -> str:
+    """All parts if they fit; else whole lines up to the limit, a note, and the tail. Where there is little room, head and tail are cut as well."""
     whole = "\n".join([head, *body, tail])
     if len(whole) <= max_chars:
         return whole
     note = f"**Cut:** the whole report has {len(whole)} characters. All of it:\n\n{fence(f'{everything} -f json')}\n"
-    room = max_chars - len(head) - len(tail) - len(note) - 200
+    if len(note) > max_chars // 3:
+        note = f"**Cut:** the whole report has {len(whole)} characters.\n"
+    head, tail = _cut(head, max_chars // 3), _last_lines(tail, max_chars // 4)
+    room = max_chars - len(head) - len(tail) - len(note) - 3
     return "\n".join([head, _cut("\n".join(body), room), note, tail])
+
+
+def _last_lines(text: str, room: int) -> str:
+    """Whole lines of the end of a text without fences."""
+    return text if len(text) <= room else text[-room:].partition("\n")[2]
 
 
 def _cut(text: str, room: int) -> str:

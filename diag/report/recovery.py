@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
+from diag.model import Part
+from diag.plots import Bar, Bars
 from diag.recovery.advice import advice, longest_after
 from diag.recovery.incidents import NOBODY_ASKED
 from diag.recovery.markers import OUTAGE, STAGES
@@ -22,7 +24,7 @@ LABELS = {
 REST = "UNATTRIBUTED"
 WHENCE = {"fault": "from the first sign to ready", "command": "from the command to ready", "stop": "from its end to ready", "start": "from its start to ready"}
 MARKDOWN_CELLS = 100
-TOLD, TOLD_CELLS = 5, 80
+TOLD, TOLD_CELLS = 5, 76
 NAME_CELLS, SECONDS_CELLS, COLUMN_CELLS = 17, 10, 11
 BAR = "#"
 SECOND = "memory and latency once the first peak of traffic is over"
@@ -89,24 +91,36 @@ def markdown(found: Sequence[Row], stages: Sequence[Row]) -> str:
     return "\n".join(["# Recoveries", "", f"{ticks}text", *lines, ticks, ""])
 
 
-def told(found: Sequence[Row], stages: Sequence[Row]) -> list[str]:
-    """For a report about something else: the bars of the last recoveries, as lines of at most 80 cells."""
-    lines = []
+def told(found: Sequence[Row], stages: Sequence[Row]) -> Iterator[Part]:
+    """For a report about something else: the last recoveries in a sentence or two, and their bars of at most 76 cells."""
     for place, row in list(enumerate(found))[-TOLD:]:
+        mine = _of(row, stages)
         when = "" if row["begun_ts"] is None else f"{row['begun_ts']:%Y-%m-%d %H:%M:%S}Z "
-        lines += [line.plain.rstrip() for line in _words(f"{when}{row['says']}", TOLD_CELLS, "")]
-        for text in (_times(row, _of(row, stages), down=_is_down(found, place)), _since_ready(row, _of(row, stages))):
-            lines += [line.plain.rstrip() for line in _words(text, TOLD_CELLS)] if text else []
-        lines += [line.plain.rstrip() for line in chart(row, _of(row, stages), TOLD_CELLS)]
-    return lines
+        yield Part(f"{when}{row['says']}", f"recovery {place + 1}")
+        for text in (_times(row, mine, down=_is_down(found, place)), _since_ready(row, mine)):
+            yield from [Part(f"{text[0].upper()}{text[1:]}.")] if text else []
+        bars = tuple(_bar(row, *stage) for stage in _shown(row, mine))
+        yield from [Part(drawn=tuple(line.plain.rstrip() for line in chart(row, mine, TOLD_CELLS)), plot=Bars(bars))] if bars else []
+
+
+def _shown(row: Row, stages: Sequence[Row]) -> list[tuple[str, str, float]]:
+    """Label, stage and seconds of the stages that are known, and what no stage covers where the outage ends."""
+    shown = [(LABELS[stage["stage"]], str(stage["stage"]), float(stage["seconds"])) for stage in stages if stage["seconds"] is not None]
+    if row["unattributed_s"] is not None:
+        place = next((place for place, item in enumerate(shown) if item[1] not in OUTAGE), len(shown))
+        shown.insert(place, (REST, "unattributed", row["unattributed_s"]))
+    return shown
+
+
+def _bar(row: Row, label: str, stage: str, seconds: float) -> Bar:
+    after = "" if stage in RECOVERING else "after ready: "
+    longest = stage == row["bottleneck"]
+    return Bar(f"{after}{label}", seconds, f"{_seconds(seconds)}{', the longest' if longest else ''}", "bad" if longest else "none" if after else "calm")
 
 
 def chart(row: Row, stages: Sequence[Row], width: int) -> Iterator[Text]:
     """Bars of the stages that are known, the longest as long as there is room; no sign but `#`."""
-    shown = [(LABELS[stage["stage"]], stage["stage"], stage["seconds"]) for stage in stages if stage["seconds"] is not None]
-    if row["unattributed_s"] is not None:
-        place = next((place for place, item in enumerate(shown) if item[1] not in OUTAGE), len(shown))
-        shown.insert(place, (REST, "unattributed", row["unattributed_s"]))
+    shown = _shown(row, stages)
     longest = max((seconds for _, _, seconds in shown), default=0.0)
     room = max(width - NAME_CELLS - SECONDS_CELLS - 4, 8)
     for place, (label, stage, seconds) in enumerate(shown):

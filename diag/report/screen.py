@@ -83,7 +83,8 @@ def _who(diagnosis: Diagnosis, width: int) -> list[Item]:
     died = words.deaths(diagnosis)
     said = [_item("Died", 4, died, width, limit=4)] if died else []
     said += [_item("Assumed", 13, inert("; ".join(taken), MAX_REASON_CHARS), width, limit=3)] if taken else []
-    return [_facts("Looked at", 1, origin, width), *([_facts("Note", 12, notes, width)] if notes else []), *said]
+    rank = 12 if diagnosis.findings else 3
+    return [_facts("Looked at", 1, origin, width), *([_facts("Note", rank, notes, width)] if notes else []), *said]
 
 
 def _found(diagnosis: Diagnosis, first: RuleResult, width: int) -> list[Item]:

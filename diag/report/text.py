@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from diag.model import Diagnosis, Part, RuleResult, Section
+from diag.model import Diagnosis, Part, RuleResult
 from diag.report import screen, words
 from diag.report.inert import inert
 from diag.report.layout import wrapped
@@ -40,7 +40,9 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[Text]:
     for number, result in enumerate(diagnosis.findings, 1):
         lines += _finding(diagnosis, result, number, width)
     for section in diagnosis.sections:
-        lines += [*map(_title, wrapped(inert(section.title), width)), *(line for part in section.parts for line in _part(part, _label_cells(section), width)), Text()]
+        parts = section.in_words()
+        shown = [line for part in parts for line in _part(part, _label_cells(parts), width)]
+        lines += [*map(_title, wrapped(inert(section.title), width)), *shown, Text()] if parts else []
     if diagnosis.inconclusive:
         lines.append(_title("Open: neither confirmed nor ruled out"))
         for result in diagnosis.inconclusive:
@@ -48,8 +50,6 @@ def _rest(diagnosis: Diagnosis, width: int) -> list[Text]:
             held = [sentence for sentence in words.because(result) if sentence.mark == "+"]
             lines += [line for sentence in held for line in _sentence(sentence, width)]
         lines.append(Text())
-    if told := words.names(diagnosis, "recoveries"):
-        lines += [_title("Where the time of recoveries went"), *_told(told, width), Text()]
     lines += _section("Ruled out", [f"{rule}: {why}" for rule, why in words.ruled_out(diagnosis)], width)
     lines += _missing(diagnosis, width)
     gaps = [f"{name}: {why}" for name, why in words.collectors(diagnosis)[2]]
@@ -96,9 +96,9 @@ def _sentence(sentence: words.Sentence, width: int) -> list[Text]:
     return lines
 
 
-def _label_cells(section: Section) -> int:
+def _label_cells(parts: Sequence[Part]) -> int:
     """Quotations of a section stand below each other."""
-    return max((len(part.label) for part in section.parts), default=0)
+    return max((len(part.label) for part in parts), default=0)
 
 
 def _part(part: Part, label_cells: int, width: int) -> list[Text]:
@@ -107,8 +107,13 @@ def _part(part: Part, label_cells: int, width: int) -> list[Text]:
     said = wrapped(inert(part.text, MAX_SENTENCE_CHARS), width - len(indent)) if part.text else []
     first = f"    {part.label:<{label_cells}}  " if part.label else indent
     lines = [Text(f"{indent if number else first}{line}") for number, line in enumerate(said)]
-    lines += [Text(piece) for line in part.drawn for piece in _drawn(f"    {inert(line)}", width)]
+    lines += [Text(piece) for line in _fitting(part.drawn, width - 4) for piece in _drawn(f"    {inert(line)}", width)]
     return [*lines, *_command(part.run, width)]
+
+
+def _fitting(lines: Sequence[str], width: int) -> Sequence[str]:
+    """Where there is no room for the bars of a chart, it is shown without any."""
+    return lines if max(map(cell_len, lines), default=0) <= width else [line.rstrip("#").rstrip() for line in lines]
 
 
 def _drawn(line: str, width: int) -> list[str]:
@@ -124,14 +129,6 @@ def _runbook_line(raw: str, width: int) -> list[Text]:
     first, *rest = wrapped(inert(body[len(marker) :], MAX_SENTENCE_CHARS), width - 4 - blanks - len(marker))
     indent = " " * (4 + blanks)
     return [Text(f"{indent}{marker}{first}"), *(Text(f"{indent}{' ' * len(marker)}{part}") for part in rest)]
-
-
-def _told(told: Sequence[str], width: int) -> list[Text]:
-    """Lines of a chart; where there is no room for its bars, without any."""
-    if max(map(len, told)) <= width:
-        return [Text(line) for line in told]
-    bare = [line.rstrip("#").rstrip() for line in told]
-    return [Text(" " * (len(line) - len(line.lstrip())) + part) for line in bare for part in wrapped(line.lstrip(), width - 2)]
 
 
 def _missing(diagnosis: Diagnosis, width: int) -> list[Text]:

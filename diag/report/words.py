@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from diag.model import Diagnosis, RuleResult, SignalResult, SignalState, Verdict
+from diag.model import Diagnosis, RuleResult, SignalResult, SignalState, Verdict, mostly_unread
 from diag.report.inert import inert
 from diag.report.remedy import completed
 
@@ -50,20 +50,28 @@ def headline(diagnosis: Diagnosis) -> tuple[str, str]:
         half_seen = next((result.rule for result in diagnosis.inconclusive if result.held("required")), None)
         if half_seen is not None:
             return inert(f"INCONCLUSIVE {half_seen}: neither confirmed nor ruled out by this evidence"), ""
-        return _blind(diagnosis), ""
+        return _dead(diagnosis) or _blind(diagnosis), ""
     still_open = len(diagnosis.inconclusive)
     rules = f"{len(diagnosis.ruled_out) + still_open} rules"
     told = next((section.headline for section in diagnosis.sections if section.headline), None)
+    unread = f"{unrecognised(diagnosis)} not recognised" if names(diagnosis, "unrecognised") else ""
     if told is not None:
-        return f"CLEAR: {inert(told)}" + (f"; {still_open} of {rules} not judged" if still_open else ""), ""
-    if still_open:
-        return f"CLEAR: no known incident found, but {still_open} of {rules} could not be judged", ""
-    return f"CLEAR: no known incident found ({rules} ruled out)", ""
+        return "; ".join(filter(None, [f"CLEAR: {inert(told)}", f"{still_open} of {rules} not judged" if still_open else "", unread])), ""
+    gaps = " and ".join(filter(None, [f"{still_open} of {rules} could not be judged" if still_open else "", unread]))
+    return f"CLEAR: no known incident found{f', but {gaps}' if gaps else f' ({rules} ruled out)'}", ""
+
+
+def _dead(diagnosis: Diagnosis) -> str:
+    """Something died and nobody knows why; "" = nothing did."""
+    seen = names(diagnosis, "deaths")
+    return f"INCONCLUSIVE: {inert(seen[-1], 120)}, and no rule knows why" if seen else ""
 
 
 def _blind(diagnosis: Diagnosis) -> str:
     """Too much is open for a verdict: how much, and whether there was any evidence at all."""
     judged, still_open = len(diagnosis.ruled_out), len(diagnosis.inconclusive)
+    if judged and mostly_unread(diagnosis.subject):
+        return f"INCONCLUSIVE: nothing matches, but {unrecognised(diagnosis)} not recognised"
     if judged:
         return f"INCONCLUSIVE: {still_open} of {judged + still_open} rules could not be judged"
     looked = any(item.status in ("ok", "partial") for item in diagnosis.collected)
@@ -317,11 +325,20 @@ def sharing(diagnosis: Diagnosis) -> str:
 def notes(diagnosis: Diagnosis) -> list[str]:
     """What makes this evidence less than it seems: a snapshot cut short, files nobody could read."""
     found = ["the snapshot was interrupted: this is what there was"] if diagnosis.subject.get("interrupted") else []
-    for name, what in (("dropped", "cut short and dropped"), ("unrecognised", "not recognised as evidence")):
-        files = names(diagnosis, name)
-        if files:
-            found.append(f"{len(files)} {'file' if len(files) == 1 else 'files'} {what}")
+    dropped, unread = names(diagnosis, "dropped"), names(diagnosis, "unrecognised")
+    if dropped:
+        found.append(f"{len(dropped)} {'file' if len(dropped) == 1 else 'files'} cut short and dropped")
+    if unread:
+        more = f" and {len(unread) - MAX_NAMED} more" if len(unread) > MAX_NAMED else ""
+        found.append(f"{unrecognised(diagnosis)} not recognised as evidence: {', '.join(inert(name, 60) for name in unread[:MAX_NAMED])}{more}")
     return found
+
+
+def unrecognised(diagnosis: Diagnosis) -> str:
+    """`4 of 6 files were`, of those that nobody recognised."""
+    count, handed_in = len(names(diagnosis, "unrecognised")), diagnosis.subject.get("handed_in")
+    of = f" of {handed_in}" if isinstance(handed_in, int) else ""
+    return f"{count}{of} file{'s' if handed_in != 1 and (of or count > 1) else ''} {'was' if count == 1 else 'were'}"
 
 
 def deaths(diagnosis: Diagnosis) -> str:
@@ -331,7 +348,8 @@ def deaths(diagnosis: Diagnosis) -> str:
         return ""
     count = f"{len(seen)} death{'' if len(seen) == 1 else 's'} seen"
     path = diagnosis.subject.get("path") or "PATHS"
-    return f"{count} ({inert(seen[-1], 120)}): no rule knows its cause; llmdiag recovery {path} shows where the time went"
+    why = "dmesg -T and the supervisor's journal of that time may tell why, if they are handed in too"
+    return f"{count} ({inert(seen[-1], 120)}): no rule knows its cause; {why}; llmdiag recovery {path} shows where the time went"
 
 
 def assumed(diagnosis: Diagnosis) -> list[str]:
@@ -340,7 +358,7 @@ def assumed(diagnosis: Diagnosis) -> list[str]:
 
 
 def names(diagnosis: Diagnosis, what: str) -> list[str]:
-    """File names under `dropped` or `unrecognised` of the subject, lines under `recoveries`, `assumed` and `deaths`."""
+    """File names under `dropped` or `unrecognised` of the subject, lines under `assumed` and `deaths`."""
     found = diagnosis.subject.get(what)
     return [str(name) for name in found] if isinstance(found, list | tuple) else []
 

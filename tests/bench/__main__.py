@@ -1,15 +1,15 @@
 """`make bench`: every bar with value and peer, measured in this run. Exit 1 when a bar is missed.
 
-    python -m tests.bench [NAME…]     # pause wall help analyze library offline cache_scan cache_small tensors health logs
+    python -m tests.bench [NAME…]     # pause wall help analyze library offline cache_scan cache_small tensors health logs page
 """
 
 import sys
 
-from tests.bench import cache_offline, cache_scan, commands, health, library, logs, pause, tensors
+from tests.bench import cache_offline, cache_scan, commands, health, library, logs, page, pause, tensors
 from tests.bench.bars import Bar, show
 
 BENCHES = {"pause": pause.bars, "wall": commands.wall, "help": commands.help_, "analyze": commands.analyze, "library": library.bars, "offline": cache_offline.bars,
-           "cache_scan": cache_scan.bars, "cache_small": cache_scan.small, "tensors": tensors.bars, "health": health.bars, "logs": logs.bars}
+           "cache_scan": cache_scan.bars, "cache_small": cache_scan.small, "tensors": tensors.bars, "health": health.bars, "logs": logs.bars, "page": page.bars}
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from tests.bench.patient import SLOTS
 
 RUNS = 7
 ALLOWED_MS = 5.0
+MAX_CHILDREN = 8
 PATIENT = Path(__file__).with_name("patient.py")
 KINDS: dict[str, Sequence[str]] = {
     "20 threads": ("--parked", "20"),
@@ -64,7 +65,7 @@ def _peers(pid: int, ring: Path) -> str:
 def _patient(args: Sequence[str]) -> Iterator[tuple[int, Path]]:
     with tempfile.TemporaryDirectory() as folder:
         ring = Path(folder) / "ring"
-        for name in ("ring", "ring.0", "ring.1"):
+        for name in ("ring", *(f"ring.{number}" for number in range(MAX_CHILDREN))):
             (Path(folder) / name).write_bytes(b"\0" * 8 * (SLOTS + 1))
         child = subprocess.Popen([sys.executable, str(PATIENT), str(ring), *args], stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert child.stdout is not None

@@ -97,9 +97,9 @@ def test_markdown_for_a_ticket(tmp_path: Path) -> None:
 def test_the_bars_are_in_the_report_of_a_diagnosis(form: str, columns: str) -> None:
     said = llmdiag("report", str(SAMPLES / "restarts" / "true-hang"), "-f", form, COLUMNS=columns)
     assert "Where the time of recoveries went" in said.out, said.err
-    assert re.search(r"^  detect +1,376 s" + ("$" if columns == "44" else "  #{40,}$"), said.out, re.M)
+    assert re.search(r"^ +detect +1,376 s" + ("$" if columns == "44" else "  #{40,}$"), said.out, re.M)
     if form == "md":
-        assert "```text\n2026-06-10 08:30:04Z a start; no end is seen before it\n" in said.out
+        assert "- recovery 1: `2026-06-10 08:30:04Z a start; no end is seen before it`\n" in said.out
 
 
 def test_no_recovery_is_said(tmp_path: Path) -> None:

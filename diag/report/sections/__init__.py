@@ -8,7 +8,9 @@ A section module has
 
 A module is asked only where all its relations exist and one of its SELECTs gave a row. A `Section` is made of parts that
 know no width and no format: sentences, quotations with a label, lines that are drawn as they are (at most WIDTH cells),
-commands. text.py and markdown.py show them; texts of the evidence in them are as found, both make those harmless.
+commands, and plots (diag/plots.py), which HTML shows in place of the drawn lines. text.py, markdown.py and html/ show them, each
+what it can; a section of plots alone is left out of text, Markdown and JSON. Texts of the evidence in parts are as found: the
+formats make those harmless.
 """
 
 import importlib

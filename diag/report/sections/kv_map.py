@@ -34,7 +34,7 @@ def sections(rows: Mapping[str, Rows]) -> Iterator[Section]:
         if all(cell.verdict == "same" for cell in cells.values()):
             drawn = Part("Every block is the same, bit for bit, in every layer.")
         else:
-            drawn = Part(drawn=tuple(line.plain.rstrip() for line in heatmap.draw(cells, WIDTH)))
+            drawn = Part(drawn=tuple(line.plain.rstrip() for line in heatmap.draw(cells, WIDTH)), plot=heatmap.plot(cells))
         yield Section(f"KV cache of the bad run ({bad}) beside the good one ({good})", (drawn, *((Part(READING),) if drawn.drawn else ())))
 
 
