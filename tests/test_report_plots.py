@@ -133,10 +133,10 @@ def test_stacks_fold_into_a_prefix_tree(make_case: MakeCase) -> None:
 
 def test_a_tree_that_grows_without_end_is_cut() -> None:
     rows = [
-        {"bundle": "b", "host": "h", "pid": 1, "tid": tid, "sample": 0, "thread": None, "funcs": ["top", *(f"f{tid % 50}-{depth}" for depth in range(30)), f"leaf{tid}"], "files": [""] * 32}
+        {"bundle": "b", "host": "h", "pid": 1, "tid": tid, "times": 1, "thread": None, "funcs": ["top", *(f"f{tid % 50}-{depth}" for depth in range(30)), f"leaf{tid}"], "files": [""] * 32}
         for tid in range(2000)
     ]
-    (section,) = folded_stacks.sections({"stacks": rows, "places": []})
+    (section,) = folded_stacks.sections({"stacks": rows, "places": [], "samples": [{"of": 1}]})
     (plot,) = plots([section])
     assert isinstance(plot, Tree)
 

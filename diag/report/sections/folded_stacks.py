@@ -13,8 +13,11 @@ Who = tuple[object, ...]
 ORDER = 6
 READS = {
     "stacks": """
-SELECT bundle, host, pid, tid, sample, min(thread) AS thread, list(coalesce(qualname, func, '?') ORDER BY depth DESC) AS funcs, list(coalesce(file, '') ORDER BY depth DESC) AS files
-FROM stack_frames WHERE whole IS DISTINCT FROM FALSE GROUP BY bundle, host, pid, tid, sample""",
+SELECT bundle, host, pid, tid, min(thread) AS thread, funcs, files, count(*) AS times FROM (
+  SELECT bundle, host, pid, tid, sample, min(thread) AS thread, list(coalesce(qualname, func, '?') ORDER BY depth DESC) AS funcs, list(coalesce(file, '') ORDER BY depth DESC) AS files
+  FROM stack_frames WHERE whole IS DISTINCT FROM FALSE GROUP BY bundle, host, pid, tid, sample
+) GROUP BY bundle, host, pid, tid, funcs, files ORDER BY min(sample), bundle, host, pid, tid""",
+    "samples": "SELECT count(DISTINCT sample) AS of FROM stack_frames WHERE whole IS DISTINCT FROM FALSE",
     "places": "SELECT bundle, host, pid, tid, role, rank FROM thread_places",
 }
 MAX_BRANCHES, MAX_NODES, MAX_NAMED = 12, 400, 3
@@ -35,11 +38,12 @@ def sections(rows: Mapping[str, Rows]) -> Iterator[Section]:
     for row in rows["stacks"]:
         who = _who(row)
         names.setdefault(who, str(row["thread"] or row["tid"]))
-        _add(root, who, [_frame(func, file) for func, file in zip(row["funcs"], row["files"], strict=True)])  # type: ignore[call-overload]
+        frames = [_frame(func, file) for func, file in zip(row["funcs"], row["files"], strict=True)]  # type: ignore[call-overload]
+        _add(root, who, frames, int(str(row["times"])))
     if root.below:
         left = [MAX_NODES]
         branches = _branches(root, names, roles, left)
-        yield Section(f"Stacks of {len(names)} threads in {len({row['sample'] for row in rows['stacks']})} samples, folded", (Part(plot=Tree("threads", branches)),))
+        yield Section(f"Stacks of {len(names)} threads in {rows['samples'][0]['of']} samples, folded", (Part(plot=Tree("threads", branches)),))
 
 
 def _who(row: Row) -> Who:
@@ -55,12 +59,12 @@ def _frame(func: str, file: str) -> str:
     return f"{func} ({'/'.join(file.split('/')[-2:])})" if file else func
 
 
-def _add(root: _Node, who: Who, frames: Sequence[str]) -> None:
+def _add(root: _Node, who: Who, frames: Sequence[str], times: int) -> None:
     node = root
     for frame in frames:
         node = node.below.setdefault(frame, _Node())
         node.threads.add(who)
-        node.samples += 1
+        node.samples += times
 
 
 def _branches(node: _Node, names: Mapping[Who, str], roles: Mapping[Who, str], left: list[int]) -> tuple[Branch, ...]:
