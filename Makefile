@@ -3,6 +3,7 @@
 # make bench     measurements against named peers; exits 1 when a bar is missed
 # make corpus    every rule over every sample: confusion matrix, answers in the first line, false accusations
 # make labs      every lab five times, idle and beside a neighbour that wants the processors: does a snapshot name the rule?
+# make dist      llmdiag in one file for hosts without a network, in dist/; DIST_PYTHON=3.12 DIST_MACHINE=aarch64 for other hosts
 # make oracle    write tests/tensors/data anew with the packages that own the formats, each in an environment of its own
 # make resample  record the samples anew from the labs; SAMPLES="cpu-spin/incident" records some
 
@@ -11,17 +12,19 @@ VENV    ?= .venv
 BIN     := $(VENV)/bin
 STUDIO  ?= /tmp/llmdiag-studio
 SAMPLES ?=
+# three files at a time, for two processors: some only wait; in the order of tests/conftest.py
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench corpus labs oracle resample clean
+.PHONY: demo test lint bench corpus labs dist oracle resample clean
 
 demo: $(VENV)/.demo
 	$(BIN)/llmdiag demo ghost-key
 
 test: lint
 	bash tests/setup-servers.sh
-	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m "not live" -n auto --maxprocesses 4 --dist loadfile
-	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m live -n 3 --dist loadfile
+	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m "not live" $(SIDE_BY_SIDE)
+	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m live $(SIDE_BY_SIDE)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -37,6 +40,9 @@ corpus: $(VENV)/.dev
 
 labs: $(VENV)/.dev
 	LLMDIAG_LAB_TIMES=5 $(BIN)/python -m pytest -q tests/live/test_signature_labs.py
+
+dist: $(VENV)/.dist
+	$(BIN)/python -m diag.archive.build $(if $(DIST_PYTHON),--python $(DIST_PYTHON)) $(if $(DIST_MACHINE),--machine $(DIST_MACHINE))
 
 # ORACLE="msprobe sglang" writes some. What they wrote is kept with the sources; the tests need none of these packages.
 oracle:
@@ -61,6 +67,10 @@ $(VENV)/.python:
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/.python
 	$(BIN)/pip install -q -e ".[demo]"
+	touch $@
+
+$(VENV)/.dist: pyproject.toml | $(VENV)/.python
+	$(BIN)/pip install -q -e ".[dist]"
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.python

@@ -13,8 +13,11 @@ import click
 from diag import __version__, terminal
 from diag.cli_analyze import analyze, report
 from diag.cli_cache import restore_cache, scan_cache
+from diag.cli_completion import VARIABLE, completion
 from diag.cli_demo import demo
+from diag.cli_doctor import doctor
 from diag.cli_health import EXEC_PROBE, health
+from diag.cli_help import help_
 from diag.cli_query import query, schema
 from diag.cli_recovery import recovery
 from diag.cli_repro import repro_prefix
@@ -25,7 +28,7 @@ from diag.errors import BadInput, LlmdiagError
 
 ERROR = 2
 INTERRUPTED = 130
-COMMANDS = (snapshot, analyze, report, query, schema, rules_group, demo, scan_cache, restore_cache, compare_dumps, repro_prefix, health, recovery)
+COMMANDS = (snapshot, analyze, report, query, schema, rules_group, demo, scan_cache, restore_cache, compare_dumps, repro_prefix, health, recovery, doctor, completion, help_)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -42,6 +45,8 @@ def cli() -> None:
     llmdiag repro-prefix URL  does the prefix cache answer with wrong blocks
     llmdiag health URL        is an engine stuck, or only busy
     llmdiag recovery PATH...  where the time of a recovery went
+    llmdiag doctor            what this machine allows, how to fix the rest
+    llmdiag help [TOPIC]      a tour, how to read a report, how to write a rule
     """
     try:
         Path.cwd()
@@ -86,7 +91,7 @@ def _printed() -> int:
 def _run() -> int:
     """The command of the command line, and its exit code."""
     try:
-        code = cli.main(standalone_mode=False)  # a number after --help and --version, else None
+        code = cli.main(standalone_mode=False, complete_var=VARIABLE)  # a number after --help and --version, else None
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError):  # click takes it for a lost stdout and says 1: "matched"
             terminal.note("error: a connection was closed while something was sent through it\n  try again")

@@ -128,7 +128,8 @@ def restore_cache(backup: Path, target: str, form: str, **asked: Any) -> None:
 
     client, shown = cli_target.choose(target, asked)
     try:
-        result = restore.restore(client, shown, backup)
+        with terminal.progress(f"restoring to {shown}"):
+            result = restore.restore(client, shown, backup)
     except KeyboardInterrupt as error:
         raise LlmdiagError("interrupted: some keys are back", hint="run it again; what is back stays as it is") from error
     finally:

@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from diag import terminal
+from diag.cli_completion import demo_names
 
 STOPPED = 2
 
 
 @click.command()
-@click.argument("rule", required=False)
+@click.argument("rule", required=False, shell_complete=demo_names)
 @click.option("--no-fault", "--no-ghost", "no_fault", is_flag=True, help="Plant nothing: the diagnosis must be clear.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the evidence in this folder; it is made if it is not there.")
 @click.option("--dry-heal", "--dry-purge", "dry_heal", is_flag=True, hidden=True, help="Plan the healing only: the demo must then fail.")

@@ -1,4 +1,4 @@
-"""`llmdiag query` and `llmdiag schema`: SQL over the evidence, and the data dictionary."""
+"""`llmdiag query` and `llmdiag schema`: SQL over the evidence, the data dictionary, and the JSON Schemas of what commands print."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,8 @@ def query(
 
     if form == "parquet" and output is None:
         raise BadInput("parquet is a binary format", hint="name a file with -o rows.parquet")
-    answer = jail.query(paths, sql, dates_of(date, tz, events_map))
+    with terminal.progress("reading"):
+        answer = jail.query(paths, sql, dates_of(date, tz, events_map))
     if answer.more:
         terminal.note(f"{jail.MAX_ROWS} rows and more; narrow the query to see the rest")
     if form == "text":
@@ -49,9 +50,13 @@ def query(
 
 @click.command()
 @click.argument("table", required=False)
+@click.option("--json", "document", is_flag=False, flag_value="", metavar="NAME", help="Instead: the JSON Schema of a document that commands print; without NAME, which there are.")
 @terminal.format_option("text", "json")
-def schema(table: str | None, form: str) -> None:
+def schema(table: str | None, document: str | None, form: str) -> None:
     """The data dictionary: every evidence table, view and derivation with its columns and units."""
+    if document is not None:
+        _json_schema(document)
+        return
     from diag import evidence
 
     extras = evidence.Extras()
@@ -72,6 +77,18 @@ def schema(table: str | None, form: str) -> None:
         for column in loaded.columns[name].values():
             null = f" [NULL = {column.null}]" if column.null else ""
             console.print(f"  {column.name:<18}{column.type:<11}{terminal.markup(column.about + null)}", highlight=False)
+
+
+def _json_schema(name: str) -> None:
+    from diag.report import schemas
+
+    if not name:
+        terminal.rows(["name", "describes"], [{"name": each, "describes": (schemas.of(each) or {}).get("description")} for each in schemas.names()])
+        return
+    found = schemas.of(name)
+    if found is None:
+        raise BadInput(f"no document {name!r}", hint="llmdiag schema --json lists them")
+    terminal.out(json.dumps(found, indent=1) + "\n")
 
 
 def _abouts() -> dict[str, str]:

@@ -203,7 +203,7 @@ def _show_variants(prompts: "Sequence[Prompt]", settings: "Settings", form: str)
         for arm, make in (("control", variants.control), ("pressure", variants.pressure)) for number in range(count)
     ]
     if form == "json":
-        found = [{"arm": arm, "number": number, "prompt": origin, **prompt.body()} for arm, number, origin, prompt in made]
+        found = [{"arm": arm, "number": number, "of": origin, **prompt.body()} for arm, number, origin, prompt in made]
         terminal.out(json.dumps({"schema": "llmdiag.repro_plan/1", "variants": found}) + "\n")
         return
     for arm, number, origin, prompt in made:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from diag import terminal
+from diag.cli_completion import rule_ids
 from diag.errors import BadInput
 
 
@@ -30,9 +31,10 @@ def rules_list(folder: Path | None, form: str) -> None:
 
 
 @rules_group.command("show")
-@click.argument("rule")
+@click.argument("rule", shell_complete=rule_ids)
 @click.option("--rules", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder of the rules.")
-def rules_show(rule: str, folder: Path | None) -> None:
+@terminal.format_option("text", "json")
+def rules_show(rule: str, folder: Path | None, form: str) -> None:
     """One rule as it is written."""
     from diag import rules
 
@@ -43,6 +45,10 @@ def rules_show(rule: str, folder: Path | None) -> None:
         raise BadInput(f"no rule {rule!r}", hint="llmdiag rules list shows them") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read {place}: {error}", hint="a rule is a UTF-8 TOML file") from error
+    if form == "json":
+        import msgspec
+
+        text = json.dumps(msgspec.to_builtins(rules.read(place))) + "\n"
     terminal.out(text)
 
 
@@ -53,7 +59,8 @@ def rules_test(folder: Path | None, form: str) -> None:
     """Run the samples that each rule names. Exit: 0 all as expected, 1 not, 2 error."""
     from diag import ruletest
 
-    results = ruletest.run(folder)
+    with terminal.progress("rules test") as told:
+        results = ruletest.run(folder, told)
     if form == "json":
         terminal.out(json.dumps([result.__dict__ for result in results]) + "\n")
     else:

@@ -44,10 +44,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Patient:
-    """A live process tree under observation.
+    """A live process tree under observation, or several.
 
     `pids` are alive at the start, root first, in parent-before-child order. `seen(table)` gives the rows that
-    collectors run so far have gathered for that table (as dicts, parsed from the redacted artefacts).
+    collectors run so far have gathered for that table (as dicts, parsed from the redacted artefacts). `others`: further
+    processes that were asked for, and the root of each.
     """
 
     target_pid: int
@@ -55,6 +56,17 @@ class Patient:
     pids: Sequence[int]
     options: Options
     seen: Callable[[str], Sequence[Mapping[str, object]]]
+    others: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """All processes that were asked for."""
+        return (self.target_pid, *self.others)
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The roots of all trees."""
+        return tuple(dict.fromkeys((self.root_pid, *self.others.values())))
 
 
 Collecting = Generator[None, Tick, None]

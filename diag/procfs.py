@@ -222,6 +222,14 @@ def leader(pid_or_tid: int) -> int:
     return int(status(pid_or_tid)["Tgid"])
 
 
+def existing(pid_or_tid: int) -> int:
+    """The process that a person named. Raises Vanished, which says what to do."""
+    try:
+        return leader(pid_or_tid)
+    except Vanished as error:
+        raise Vanished(f"there is no process {pid_or_tid}", hint="ps -ef shows what runs; a service that was restarted has a new pid") from error
+
+
 def is_python(pid: int) -> bool:
     """A CPython process, by its executable or a libpython it has mapped. Raises Vanished or Denied."""
     name = exe(pid).removesuffix(" (deleted)").rpartition("/")[2]
@@ -263,10 +271,7 @@ def service_root(pid: int) -> int:
     of its parent that was never exec'ed) and the parent is no shell, init, container shim or supervisor. A thread id
     is taken for its process. Raises Vanished when there is no such process.
     """
-    try:
-        current = leader(pid)
-    except Vanished as error:
-        raise Vanished(f"there is no process {pid}", hint="ps -ef shows what runs; a service that was restarted has a new pid") from error
+    current = existing(pid)
     if is_kernel_thread(current):
         raise BadInput(f"pid {pid} is a kernel thread: it belongs to no service", hint="ps -ef shows the service's own processes")
     face = _face(current)
@@ -291,6 +296,20 @@ def tree(root: int) -> list[int]:
             continue
     stat(root)
     return list(_below(root, children))
+
+
+def trees(roots: Sequence[int]) -> list[int]:
+    """All of several trees, those that are gone left out. Raises Vanished when none is left."""
+    found: dict[int, None] = {}
+    gone: Vanished | None = None
+    for root in roots:
+        try:
+            found |= dict.fromkeys(tree(root))
+        except Vanished as error:
+            gone = error
+    if not found and gone is not None:
+        raise gone
+    return list(found)
 
 
 def _below(root: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
@@ -351,7 +370,7 @@ def _named(error: OSError, path: str) -> Vanished | Denied:
 
 
 __all__ = [
-    "Identity", "Stat", "argv", "boot_s", "environ", "exe", "identity", "is_python", "is_same", "leader", "link",
+    "Identity", "Stat", "argv", "boot_s", "environ", "exe", "existing", "identity", "is_python", "is_same", "leader", "link",
     "memory", "parse_stat", "parse_status", "pids", "place", "program", "read", "service_root", "shows_descriptors", "started_at", "started_s",
-    "stat", "status", "tids", "tree", "utc",
+    "stat", "status", "tids", "tree", "trees", "utc",
 ]

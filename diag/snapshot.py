@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from diag import parsing, procfs
+from diag import first_look, parsing, procfs
 from diag.bundle import Door, Occupied, Writer
 from diag.collectors import Collector
 from diag.errors import BundleError, CollectorError
@@ -24,8 +24,28 @@ from diag.redact import Redactor
 
 BEAT_S = 0.25
 
-Progress = Callable[[str, float], None]
-"""Called with what is being done and the share of the window that is over (0..1)."""
+
+@dataclass(frozen=True)
+class Part:
+    """What became of one collector so far: `waits`, `runs`, or how it ended; `files`: artefacts that it has written."""
+
+    name: str
+    status: str
+    files: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """A moment of the snapshot: what is being done, the share of the window that is over (0..1), what was found."""
+
+    what: str
+    share: float
+    parts: tuple[Part, ...]
+    found: tuple[str, ...] = ()
+
+
+Show = Callable[[View], None]
 
 
 class Interrupted(Exception):
@@ -61,35 +81,39 @@ def default_name(pid: int) -> str:
 
 
 def take(
-    pid: int, options: Options, archive: Path, collectors: Sequence[Collector], *, redactor: Redactor, progress: Progress,
-    strict: bool = False, numbered: bool = False,
+    targets: Sequence[int], options: Options, archive: Path, collectors: Sequence[Collector], *, redactor: Redactor, show: Show,
+    strict: bool = False, numbered: bool = False, about: Mapping[str, str] | None = None,
 ) -> tuple[Path, bool]:
-    """Snapshot the service that `pid` belongs to into `archive`. Returns (the archive that was written, interrupted).
+    """Snapshot the services that the pids `targets` belong to into `archive`. Returns (the archive that was written, interrupted).
 
     Raises BundleError before anything is collected when the place cannot be written, and when its disk is full later on;
-    LlmdiagError when the pid does not exist. `numbered` writes to `archive-2` and so on where there is one already.
-    `strict` lets unexpected errors of collectors through (tests); otherwise they become a status.
+    LlmdiagError when a pid does not exist. `numbered` writes to `archive-2` and so on where there is one already.
+    `strict` lets unexpected errors of collectors through (tests); otherwise they become a status. `about` goes into the
+    manifest: how the target was found, and why now.
     """
-    root = procfs.service_root(pid)
+    target, *further = dict.fromkeys(map(procfs.existing, targets))
+    root, others = procfs.service_root(target), {pid: procfs.service_root(pid) for pid in further}
     chosen = [module for module in in_order(collectors) if module.NAME not in options.skip]
-    pids = procfs.tree(root)
+    pids = procfs.trees((root, *others.values()))
     _learn(redactor, pids, options)
-    archive, writer = _open(archive, redactor, {"pid": pid, "root_pid": root}, numbered=numbered)
+    known = {"pid": target, "root_pid": root, **({"others": " ".join(map(str, others))} if others else {}), **(about or {})}
+    archive, writer = _open(archive, redactor, known, numbered=numbered)
     running = [_Running(module, Door(writer, module.NAME, module.BUDGET_BYTES), None) for module in chosen]
     interrupted = False
     own_priority = None
     try:
         own_priority = _raise_priority() if options.allow_pause else None
         rows = _Seen(running)
-        patient = Patient(pid, root, pids, options, rows.of)
+        patient = Patient(target, root, pids, options, rows.of, others)
         for item in running:
             writer.log("begin", collector=item.module.NAME, feeds=item.module.FEEDS)
-            progress(item.module.NAME, 0.0)
+            show(_view(item.module.NAME, 0.0, running))
             item.generator = item.module.collect(patient, item.door)
             _step(item, None, strict)
             rows.forget()
+        found = tuple(first_look.sentences(rows.of))
         for tick in beats(options):
-            progress("sampling", tick.share)
+            show(_view("sampling", tick.share, running, found))
             for item in running:
                 _step(item, tick, strict)
                 if tick.last:
@@ -115,6 +139,17 @@ def beats(options: Options) -> Iterator[Tick]:
         if pause > 0:
             time.sleep(pause)
         yield Tick(number, due.get(number), number == last, share)
+
+
+def _view(what: str, share: float, running: Sequence[_Running], found: tuple[str, ...] = ()) -> View:
+    parts = (Part(item.module.NAME, _status(item), len(item.door.artefacts), item.reason) for item in running)
+    return View(what, share, tuple(parts), found)
+
+
+def _status(item: _Running) -> str:
+    if item.generator is not None:
+        return "runs"
+    return item.status if item.status != "ok" or item.seconds else "waits"
 
 
 def _step(item: _Running, tick: Tick | None, strict: bool) -> None:

@@ -209,17 +209,27 @@ def rows(columns: Sequence[str], found: Sequence[Mapping[str, Any]], *, null: st
         write(output, paper.getvalue())
 
 
+def redrawn() -> "Console | None":
+    """A console on stderr where a person watches a terminal that can be redrawn; None elsewhere."""
+    if not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+
+    found = Console(stderr=True, emoji=False, highlight=False)
+    return None if found.is_dumb_terminal else found
+
+
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """A spinner with what is being done, on stderr of a terminal; silent elsewhere."""
-    if not sys.stderr.isatty():
+    """A spinner with what is being done, on stderr of a terminal that can be redrawn; silent elsewhere."""
+    paper = redrawn()
+    if paper is None:
         yield lambda what, share: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), console=Console(stderr=True, emoji=False), transient=True
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(), console=paper, transient=True
     ) as bar:
         task = bar.add_task(title, total=1.0)
         yield lambda what, share: bar.update(task, description=f"{title}: {what}", completed=share)

