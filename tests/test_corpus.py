@@ -7,6 +7,7 @@ import pytest
 
 from diag import rules
 from tests.corpus import index, mutation
+from tests.corpus.__main__ import first_run
 from tests.corpus.score import Judged, confusion, score
 
 
@@ -42,6 +43,12 @@ def test_the_score_of_a_group() -> None:
     assert confusion(group) == {("x", "x"): 1, ("x", "(nothing)"): 1, ("(nothing)", "(nothing)"): 1, ("(nothing)", "x"): 1}
 
 
+def test_the_first_run_over_the_held_out_cases_stays_on_record() -> None:
+    found = score(first_run(sorted((index.SAMPLES / "held-out").glob("*/label.toml"))))
+    assert (found.samples, found.incidents, found.right, found.silent) == (17, 13, 9, 2)
+    assert found.accused == ("H07-soft-watchdog-on-healthy-pod", "L05-all-ranks-stop-after-upgrade", "S21-dump-of-a-corpse")
+
+
 def test_terms_are_left_out_one_at_a_time_but_not_what_only_joins_rows_of_one_process() -> None:
     sql = """WITH a AS (SELECT pid FROM threads WHERE state = 'R' AND tid > 1)
     SELECT a.pid FROM a JOIN processes p ON p.pid = a.pid AND p.role = 'worker' WHERE p.rss_bytes > 5 GROUP BY a.pid HAVING count(*) > 1"""
@@ -59,3 +66,20 @@ def test_a_part_that_no_sample_needs_is_told() -> None:
     left = mutation.survivors(changed, loaded)
     assert f"{rule.signals[0].id}: s.pid > 0" in left
     assert f"{rule.signals[0].id} (required)" not in left
+
+
+def test_public_cases_are_covered_and_a_cause_that_nobody_knows_is_never_confirmed() -> None:
+    """At least 40 of them, with every one in which nothing is wrong; of those whose cause nobody knows no rule may confirm anything."""
+    folder = index.SAMPLES / "public-cases"
+    about = tomllib.loads((folder / "sample.toml").read_text("utf-8"))
+    assert about["samples"].keys() == about["labels"].keys() == {path.name for path in folder.iterdir() if path.is_dir()}
+    labels = about["labels"]
+    assert [name for name, label in labels.items() if not (label["decides"] and label["naive"] and label["confidence"] in "CRU")] == []
+    unknown = {name for name, label in labels.items() if label["confidence"] == "U"}
+    confirmed = {test.sample.removeprefix("public-cases/") for rule in rules.load(rules.shipped()) for test in rule.tests if test.expect == "confirmed"}
+    assert (unknown - {name for name in unknown if labels[name].get("abstain")}, unknown & confirmed) == (set(), set())
+    covered = {entry["case"] for entry in tomllib.loads(index.INDEX.read_text("utf-8"))["sample"]} - {""}
+    covered |= {tomllib.loads(path.read_text("utf-8"))["case"] for path in (index.SAMPLES / "held-out").glob("*/label.toml")}
+    nothing_wrong = {"S25", "S27e", "L02", "L03", "L04", "L13", "M05", "G06", "G24", "H01", "H03", "H05", "H07", "H09"}
+    assert len(covered) >= 40
+    assert nothing_wrong - covered == set()

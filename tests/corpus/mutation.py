@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from diag import analysis, engine, evidence, rules, ruletest
 from diag.errors import LlmdiagError
+from diag.model import SignalResult, SignalState, Verdict
 from diag.sources import sources_of
 
 COLLECTORS = evidence.collectors_of(evidence.Extras())
@@ -80,34 +81,49 @@ def _is_join(term: exp.Expression) -> bool:
     return all(isinstance(side, exp.Column) for side in sides) and sides[0].name in JOINS and sides[0].name == sides[1].name
 
 
-def told(loaded: Sequence[evidence.Evidence], rule: rules.Rule) -> list[tuple[Any, ...]]:
+Told = tuple[Verdict, Mapping[str, SignalResult]]
+
+
+def told(loaded: Sequence[evidence.Evidence], rule: rules.Rule) -> list[Told]:
     """What the captures of one sample say by this rule."""
-    found = []
-    for capture in loaded:
-        result = engine.judge(capture, rule, {})
-        signals = {
-            signal.id: (signal.state, tuple(map(repr, signal.rows)), signal.unseen_tables, signal.because, signal.near) for signal in result.signals
-        }
-        found.append((result.verdict, signals))
+    results = [engine.judge(capture, rule, {}) for capture in loaded]
+    return [(result.verdict, {signal.id: signal for signal in result.signals}) for result in results]
+
+
+def told_anew(loaded: Sequence[evidence.Evidence], mutant: Mutant, before: Sequence[Told]) -> list[Told]:
+    """The same by a mutant; of one with another query nothing but that is looked at again."""
+    if mutant.kind == "signal":
+        return told(loaded, mutant.rule)
+    (changed,) = (signal for signal in mutant.rule.signals if signal.id == mutant.signal)
+    excused_by = {signal.id: signal.excused_by for signal in mutant.rule.signals if signal.excused_by is not None}
+    found: list[Told] = []
+    for capture, (_, signals) in zip(loaded, before, strict=True):
+        now = {**signals, changed.id: engine.look(capture, mutant.rule, changed)}
+        found.append((engine.decide(tuple(now.values()), excused_by), now))
     return found
 
 
-def matters(mutant: Mutant, rule: rules.Rule, before: Mapping[str, list[tuple[Any, ...]]], loaded: Mapping[str, Sequence[evidence.Evidence]]) -> bool:
+def matters(mutant: Mutant, rule: rules.Rule, before: Mapping[str, list[Told]], loaded: Mapping[str, Sequence[evidence.Evidence]]) -> bool:
     """Is there a sample on which it changes anything?"""
     role = next(signal.role for signal in rule.signals if signal.id == mutant.signal)
     for name, captures in loaded.items():
         try:
-            after = told(captures, mutant.rule)
+            after = told_anew(captures, mutant, before[name])
         except LlmdiagError:  # the query makes no sense without it
             return True
         for (verdict, signals), (verdict_now, signals_now) in zip(before[name], after, strict=True):
-            if verdict != verdict_now:
+            if verdict != verdict_now or _is_open(verdict, signals) != _is_open(verdict_now, signals_now):
                 return True
-            if mutant.kind == "signal" and role == "support" and signals[mutant.signal][0].name == "HELD":
+            if mutant.kind == "signal" and role == "support" and signals[mutant.signal].state is SignalState.HELD:
                 return True
-            if mutant.kind != "signal" and signals[mutant.signal] != signals_now[mutant.signal]:
+            if mutant.kind != "signal" and repr(signals[mutant.signal]) != repr(signals_now[mutant.signal]):
                 return True
     return False
+
+
+def _is_open(verdict: Verdict, signals: Mapping[str, SignalResult]) -> bool:
+    """Would it leave a whole diagnosis inconclusive? So does a rule of which something required held."""
+    return verdict is Verdict.INCONCLUSIVE and any(signal.role == "required" and signal.state is SignalState.HELD for signal in signals.values())
 
 
 def survivors(rule: rules.Rule, loaded: Mapping[str, Sequence[evidence.Evidence]]) -> list[str]:

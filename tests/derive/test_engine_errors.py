@@ -38,6 +38,7 @@ def told(*rows: Row, **more: list[Row]) -> list[dict[str, object]]:
         ("Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.", "killed", 0.0),
         ("Worker proc VllmWorker-0 died unexpectedly (exit code: -6), shutting down executor.", "own-abort", 0.0),
         ("Worker proc VllmWorker-0 died unexpectedly, shutting down executor.", "worker-gone", 0.0),
+        ("Worker 3 did not answer three times, marked dead", "taken-for-dead", 0.0),
         ("Engine core proc EngineCore_DP0 died unexpectedly, shutting down client.", "engine-gone", 0.0),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "device-memory", 0.0),
         ("RuntimeError: Prefill out of memory. Try to lower your batch size.", "kv-pool-exhausted", 0.0),

@@ -38,5 +38,5 @@ def test_a_log_tells_where_metrics_do_not_show_the_opposite() -> None:
 def test_what_says_so_is_told_in_words() -> None:
     rows = derived(standstills, engine_progress=[FROZEN], engine_freezes=[FREEZE])["standstills"]
     assert [row["how"] for row in rows] == [
-        "none of 4 progress counters of h:1 moved between 2 reads", "server.log shows requests and no progress for 600 s up to its end",
+        "none of 4 progress counters of h:1 moved between 2 reads", "server.log shows requests and no progress for 600 s, up to the end of the evidence",
     ]

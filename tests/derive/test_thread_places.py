@@ -44,6 +44,16 @@ def placed(*texts: str, **more: object) -> dict[str, object]:
     ("main@api.py > search@re/__init__.py > callback@app.py", None, None),  # what it calls is no regular expression any more
     ("main@api.py > get@redis/client.py > read_response@redis/connection.py > recv@socket.py", "redis-wait", False),
     ("main@app.py > compile@torch/_dynamo/eval_frame.py > work@app.py", None, None),
+    (f"{CORE} > preprocess_add_request@core.py > grammar_init@vllm/v1/structured_output/__init__.py > compile_grammar@backend_xgrammar.py > "
+     "compile_json_schema@xgrammar/compiler.py", "grammar", False),
+    ("_worker@concurrent/futures/thread.py > _init_value_dispatch@sglang/srt/constrained/base_grammar_backend.py > dispatch_regex@sglang/srt/constrained/llguidance_backend.py",
+     "grammar", False),
+    ("_worker@concurrent/futures/thread.py > from_regex@outlines_core/fsm/guide.py > create_states_mapping@outlines/fsm/guide.py", "grammar", False),
+    (f"{WORKER} > start_load_kv@vllm/distributed/kv_transfer/kv_connector/v1/lmcache_connector.py > retrieve@lmcache/v1/cache_engine.py", "kv-load", False),
+    (f"{CORE} > schedule@vllm/v1/core/sched/scheduler.py > get_num_new_matched_tokens@vllm/distributed/kv_transfer/kv_connector/v1/lmcache_connector.py > recv@zmq/sugar/socket.py",
+     "kv-load", False),
+    (f"{WORKER} > wait_for_save@vllm/distributed/kv_transfer/kv_connector/v1/p2p/p2p_nccl_connector.py > wait@threading.py", "kv-save", False),
+    (f"{WORKER} > get_finished@vllm/distributed/kv_transfer/kv_connector/v1/nixl_connector.py", "kv-polls", False),
     ("run@tqdm/_monitor.py > wait@threading.py > wait@threading.py", "event-wait", True),
 ])
 def test_a_place_is_told_by_the_functions_on_the_way_to_it(text: str, place: str | None, rest: bool | None) -> None:
@@ -104,6 +114,24 @@ def test_the_odd_rank_is_the_one_that_is_not_in_the_crowd() -> None:
     assert (odd["pid"], odd["rank"], odd["place"], odd["crowd_place"], odd["crowd"], odd["of"]) == (22, "TP2", "computing", "collective", 3, 4)
     assert ranks(peers, peers, peers) == []
     assert ranks(peers, alone) == [], "of two nobody is the crowd"
+
+
+def test_ranks_of_several_hosts_are_compared_where_each_is_there_once() -> None:
+    """The pids of two hosts may be the same. Replicas have the same ranks: who waits in one of them is no measure for the other."""
+    peers, alone = f"{WORKER} > execute_model@w.py > all_reduce@distributed_c10d.py", f"{WORKER} > execute_model@w.py > forward@m.py"
+
+    def odd(*titles: str) -> list[tuple[object, ...]]:
+        frames, roles = [], []
+        for number, (title, text) in enumerate(zip(titles, (peers, alone, peers), strict=True)):
+            origin = {"bundle": f"b{number // 2}", "host": f"h{number // 2}", "capture": f"{number // 2}"}
+            frames += stack(text, pid=20 + number % 2, tid=20 + number % 2, thread="MainThread", **origin)
+            roles.append({**process(20 + number % 2, "worker", title), **origin})
+        found = derived(thread_places, stack_frames=frames, process_roles=roles)["odd_ranks"]
+        return [(row["host"], row["rank"], row["crowd"], row["of"], row["hosts"]) for row in found]
+
+    assert odd("VLLM::Worker_TP0", "VLLM::Worker_TP1", "VLLM::Worker_TP2") == [("h0", "TP1", 2, 3, 2)]
+    assert odd("VLLM::Worker_TP0", "VLLM::Worker_TP1", "VLLM::Worker_TP0") == []
+    assert odd("VLLM::Worker_TP0", "VLLM::Worker_TP1", "VLLM::Worker") == []
 
 
 @pytest.mark.parametrize(("sample", "core", "worker"), [
