@@ -64,6 +64,8 @@ class Extras:
     """Told what runs next: the signal of a rule, or what comes after it."""
     spill: bool = True
     """What does not fit into memory may go to `.tmp` of the current folder (and stays there when llmdiag is killed)."""
+    wary: bool = False
+    """Run also what cannot have rows: the SQL of a stranger may be wrong."""
     spooled: spool.Spooled | None = None
     """Tables that are in a file already, instead of those that sources would fill."""
 
@@ -88,6 +90,7 @@ class Evidence:
         collected: Sequence[Collected],
         sources: Sequence[Source],
         hints: Mapping[str, str],
+        empty: frozenset[str],
         watch: Callable[[str], None] | None = None,
     ) -> None:
         self.connection = connection
@@ -97,6 +100,7 @@ class Evidence:
         self.collected = tuple(collected)
         self.sources = tuple(sources)
         self.hints = hints
+        self._empty = empty
         self._blanks: dict[str, frozenset[str]] = {}
         self._incomplete = _incomplete(self.collected, {base for found in bases.values() for base in found})
 
@@ -115,7 +119,9 @@ class Evidence:
         return tuple(sorted(missing))
 
     def rows(self, sql: str, where: str, limit: int) -> tuple[list[dict[str, object]], bool]:
-        """Run one SELECT: at most `limit` rows, and whether there were more."""
+        """Run one SELECT: at most `limit` rows, and whether there were more. What cannot have rows is not run: a rule reads many tables that are empty."""
+        if not self._empty.isdisjoint(self.reads(sql, where).needs):
+            return [], False
         found = self.find(sql, where, limit)
         return found.rows, found.more
 
@@ -206,7 +212,12 @@ def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Ext
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
     hints = {table: hint_of(collector, lambda table: rows.get(table, ())) for collector in collectors for table in collector.FEEDS}
     hints |= {column: hint for collector in collectors for column, hint in getattr(collector, "COLUMN_HINTS", {}).items()}
-    return Evidence(connection, columns, bases, collected, sources, hints, extras.watch)
+    return Evidence(connection, columns, bases, collected, sources, hints, frozenset() if extras.wary else _empty(connection), extras.watch)
+
+
+def _empty(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
+    """Relations without a row; nothing is deleted from any, so the size of a table is no estimate."""
+    return frozenset(name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE estimated_size = 0").fetchall())
 
 
 def views_of(extras: Extras) -> dict[str, View]:

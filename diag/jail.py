@@ -96,7 +96,7 @@ def _child(request: Mapping[str, Any]) -> bytes:
     from diag import analysis, evidence, rules
 
     paths = [Path(str(path)) for path in request["paths"]]
-    extras = evidence.Extras(watch=_say_now, spill=False)  # a query that is stopped leaves no gigabytes in the current folder
+    extras = evidence.Extras(watch=_say_now, spill=False, wary=True)  # a query that is stopped leaves no gigabytes in the current folder
     if request["do"] == "analyse":
         found = rules.load(Path(str(request["rules"])))
         return msgspec.json.encode(analysis.analyse(paths, found, extras, Dates(**request["dates"])), enc_hook=str)

@@ -1,10 +1,10 @@
-"""What a piece of SQL reads, from its syntax tree: base tables, relations named, columns its conditions need.
+"""What a piece of SQL reads, from its syntax tree: base tables, relations named, columns its conditions need, what must have rows.
 
 DuckDB's own `get_table_names` raises on USING, NATURAL, ASOF and PIVOT, so sqlglot does it: all tables minus the
 common table expressions that are visible where they are used.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +15,9 @@ from sqlglot.errors import SqlglotError
 from diag.errors import SqlError
 
 TABLE_FUNCTIONS = frozenset({"unnest", "generate_series", "range", "generateseries"})
+OF_ONE_ROW = (exp.Case, exp.Cast, exp.Coalesce, exp.Concat, exp.Connector, exp.Greatest, exp.If, exp.Least, exp.Left, exp.Nullif, exp.Round, exp.TimeToStr)
+"""Functions that are no aggregates for certain; of any other it is not known."""
+SUBTOTALS = (exp.Cube, exp.GroupingSets, exp.Rollup, exp.Tuple)
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Reads:
 
     relations: frozenset[str]
     columns: frozenset[str]
+    needs: frozenset[str]
+    """Relations that must have a row each, or the SQL has none. What is hard to tell is left out."""
 
 
 @lru_cache(maxsize=4096)
@@ -35,7 +40,7 @@ def reads(sql: str, where: str = "query") -> Reads:
     conditions += [join.args["on"] for join in joins if join.args.get("on") is not None]
     columns = {column.name.lower() for condition in conditions for column in condition.find_all(exp.Column)}
     columns |= {name.name.lower() for join in joins for name in join.args.get("using") or ()}
-    return Reads(frozenset(relations - {""}), frozenset(columns))
+    return Reads(frozenset(relations - {""}), frozenset(columns), _needs(nodes[0], {}))
 
 
 def check_known(sql: str, known: Collection[str], where: str) -> Reads:
@@ -96,3 +101,54 @@ def _bound(name: str, scope: exp.With, path: set[int]) -> bool:
         if inside:
             return False
     return False
+
+
+def _needs(query: exp.Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """See Reads.needs. `known`: what the WITHs that are visible here need."""
+    scope = query.args.get("with_") or query.args.get("with")
+    if isinstance(scope, exp.With):
+        for cte in scope.expressions:
+            known = {**known, cte.alias.lower(): frozenset() if scope.recursive else _needs(cte.this, known)}
+    match query:
+        case exp.Union():
+            return _needs(query.left, known) & _needs(query.right, known)
+        case exp.Intersect():
+            return _needs(query.left, known) | _needs(query.right, known)
+        case exp.Except():
+            return _needs(query.left, known)
+        case exp.Subquery():
+            return _needs(query.this, known)
+        case exp.Select() if not _may_sum_up(query):
+            return _sources(query, known)
+    return frozenset()
+
+
+def _may_sum_up(select: exp.Select) -> bool:
+    """Has it perhaps a row also where nothing is read, like count(*) without GROUP BY?"""
+    group = select.args.get("group")
+    if group is not None or select.args.get("having") is not None:
+        return group is None or not group.expressions or any(isinstance(item, SUBTOTALS) for item in group.expressions)
+    functions = (found for item in select.expressions for found in item.find_all(exp.Func) if found.find_ancestor(exp.Select) is select)
+    return any(not isinstance(found, OF_ONE_ROW) and not isinstance(found.parent, exp.Window) for found in functions)
+
+
+def _sources(select: exp.Select, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    first = select.args.get("from_") or select.args.get("from")
+    if first is None:
+        return frozenset()
+    found = _source(first.this, known)
+    for join in select.args.get("joins") or ():
+        if join.side in ("RIGHT", "FULL") or join.method not in ("", "ASOF", "NATURAL"):
+            return frozenset()
+        if join.side == "" and join.kind in ("", "INNER", "CROSS", "SEMI"):
+            found |= _source(join.this, known)
+    return found
+
+
+def _source(node: exp.Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    if node.args.get("joins") or node.args.get("pivots"):
+        return frozenset()
+    if isinstance(node, exp.Table) and not isinstance(node.this, exp.Func):
+        name = node.name.lower()
+        return known.get(name, frozenset({name}))
+    return _needs(node, known) if isinstance(node, exp.Subquery) else frozenset()

@@ -1,5 +1,6 @@
 """Check rules against the samples they name: `llmdiag rules test`, and the gate of the build."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +21,13 @@ class Result:
     note: str
 
 
-def run(folder: Path | None) -> list[Result]:
+def run(folder: Path | None, told: Callable[[str, float], None] = lambda what, share: None) -> list[Result]:
     """Every test of every rule of a folder (the shipped ones by default). Raises RuleError for a broken rule."""
     place = folder or rules.shipped()
     results = []
-    for rule in rules.load(place):
+    known = rules.load(place)
+    for number, rule in enumerate(known):
+        told(rule.id, number / len(known))
         results += [_try(rule, test, place) for test in rule.tests]
         wanted = {test.expect for test in rule.tests}
         if not wanted & {"confirmed", "likely"}:

@@ -53,6 +53,17 @@ def parse(artefacts):
             yield row.pop("table"), {"source": artefact.at(number), **row}
 '''
 
+LONG = (
+    "test_rules.py", "test_hostile_evidence.py", "test_cluster.py", "test_sentinel.py", "test_install.py",
+    "test_recovery_lab.py", "test_prefix_demo.py", "test_broken_collectors.py", "test_cascade_lab.py", "test_ghost.py",
+)  # fmt: skip
+"""Files that take minutes: they come first, so that none of them is alone in the end. The labs of two of them keep time: not both at once."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked `torch` say why they did not run, rather than fail, where it is not installed."""
     if item.get_closest_marker("torch") is not None and importlib.util.find_spec("torch") is None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from tests.conftest import ROOT
 
 
-def seen(*args: str, columns: int = 80, cwd: Path = ROOT) -> str:
+def seen(*args: str, columns: int = 80, cwd: Path = ROOT, term: str = "dumb") -> str:
     """All that `llmdiag ARGS` writes to a terminal of that width, without colours and the blanks that fill lines."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "LLMDIAG_REDIS_URL", "REDIS_URL")}
     child = subprocess.Popen(
         [sys.executable, "-m", "diag.cli", *args], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd,
-        env={**clean, "NO_COLOR": "1", "TERM": "dumb", "PYTHONPATH": str(ROOT)},
+        env={**clean, "NO_COLOR": "1", "TERM": term, "PYTHONPATH": str(ROOT)},
     )
     os.close(theirs)
     shown = b""

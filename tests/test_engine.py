@@ -165,6 +165,16 @@ def test_overall_verdicts(make_case: MakeCase) -> None:
     assert engine.diagnose(case, [rule(blind)], {}, {}).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize(("subject", "verdict"), [
+    ({"deaths": ["2026-11-30 02:41:10Z the engine died"]}, "inconclusive"), ({"deaths": []}, "clear"),
+    ({"unrecognised": ["a", "b"], "handed_in": 3}, "inconclusive"), ({"unrecognised": ["a", "b"], "handed_in": 4}, "clear"),
+])
+def test_a_death_and_mostly_unknown_files_are_not_clear(make_case: MakeCase, subject: dict[str, object], verdict: str) -> None:
+    case = make_case({"threads": [SPINNING]}, ["threads"])
+    assert engine.diagnose(case, [rule(signal(f"{THREADS} WHERE pid = 8"))], {}, subject).verdict == verdict
+    assert engine.diagnose(case, [rule(signal(THREADS))], {}, subject).verdict == "matched"
+
+
 def test_ranking_cause_before_symptom_confirmed_before_likely_then_severity(make_case: MakeCase) -> None:
     case = make_case({"threads": [SPINNING]}, ["threads"])
     need, proof = signal(THREADS, name="a"), signal(THREADS, role="proof", name="b")

@@ -25,6 +25,7 @@ from tests.conftest import ROOT, SAMPLES
 from tests.warm import WARM
 
 MEMORY_BYTES = 4 << 30
+TRAP_BYTES = 1 << 30
 DEADLINE_S = 180.0
 INCIDENT = SAMPLES / "ghost-key-retry-loop" / "incident.zip"
 METRICS = '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} 1.0\n'
@@ -76,9 +77,9 @@ def as_another(prefix: Sequence[str], *args: str | bytes | Path) -> Said:
     return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def analyze(*paths: str | bytes | Path, prefix: Sequence[str] = ()) -> Said:
+def analyze(*paths: str | bytes | Path, prefix: Sequence[str] = (), memory_bytes: int = MEMORY_BYTES) -> Said:
     """`llmdiag analyze PATHS -f json`; what is no error is a diagnosis."""
-    said = llmdiag("analyze", *paths, "-f", "json", prefix=prefix)
+    said = llmdiag("analyze", *paths, "-f", "json", prefix=prefix, memory_bytes=memory_bytes)
     if said.code != 2:
         assert said.json["schema"] == "llmdiag.diagnosis/1"
     return said
@@ -129,12 +130,12 @@ def traps(folder: Path) -> None:
         unix.bind("s")
     with (folder / "huge.log").open("wb") as sparse:
         sparse.write(LOG.encode())
-        sparse.truncate(3 << 30)
+        sparse.truncate(TRAP_BYTES)
     with (folder / "huge.json").open("wb") as sparse:
         sparse.write(b'{"artefact":"stacks"')
-        sparse.truncate(3 << 30)
+        sparse.truncate(TRAP_BYTES)
     (folder / "hole").write_bytes(b"")
-    os.truncate(folder / "hole", 3 << 30)
+    os.truncate(folder / "hole", TRAP_BYTES)
     for name in ("new\nline.txt", "esc\x1b[31m.txt", "\u202egpj.exe", "n" * 250, "'; DROP TABLE threads; --", "-f", "$(reboot)", "{pid}"):
         (folder / name).write_text(METRICS)
     Path(os.fsdecode(os.fsencode(folder) + b"/no-utf-8-\xff\xfe.txt")).write_text(METRICS)
@@ -147,8 +148,9 @@ def traps(folder: Path) -> None:
 
 
 def test_a_folder_full_of_traps(tmp_path: Path) -> None:
+    """In half of the memory that the others have: a file that is read whole does not fit into it."""
     traps(tmp_path)
-    said = analyze(tmp_path)
+    said = analyze(tmp_path, memory_bytes=MEMORY_BYTES // 2)
     assert said.code in (0, 3)
     assert "root:" not in said.out
     unrecognised = said.json["subject"]["unrecognised"]

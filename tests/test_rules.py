@@ -155,6 +155,12 @@ def test_matrix(sample: str) -> None:
         assert (got, alone) == (expect, expect), f"{rule} on {sample}: {got}, alone {alone}, expected {expect}"
 
 
+def test_duckdb_takes_all_sql_of_every_rule() -> None:
+    """Also that over tables which no sample fills; else it is not run where it cannot have rows."""
+    diagnosis = engine.diagnose(evidence.load([], COLLECTORS, evidence.Extras(wary=True)), SHIPPED, {}, {})
+    assert diagnosis.findings == ()
+
+
 def test_no_sample_is_an_orphan() -> None:
     named = {test.sample for rule in SHIPPED for test in rule.tests}
     assert set(all_samples()) <= named, "a sample that no rule names proves nothing"

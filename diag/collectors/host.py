@@ -8,7 +8,8 @@ line a file, before and after the window; `versions.jsonl` one line a process; `
     {"pid":30,"python":"3.11.2","site":["/opt/venv/lib/python3.11/site-packages"],"dists":["torch-2.13.0+cu130", …],"libraries":[…]}
     2026-11-30T06:03:16,292389+00:00 Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:9kB, …
 
-Saved `dmesg` output is read too (plain, -T, or --time-format iso).
+Saved `dmesg` output is read too (plain, -T, or --time-format iso). The plain one counts from the boot, whose time is taken
+from saved output of `uptime -s` or `who -b`, /proc/stat, or a journal with both clocks. So are lists of packages (pip freeze).
 """
 
 import contextlib
@@ -26,12 +27,14 @@ from diag.errors import Absent, CollectorError, Denied, Garbled, Vanished
 from diag.instruments import beside
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
-from diag.parsers import cgroups, dist_info, host_files, kernel_log
+from diag.parsers import boot_time, cgroups, dist_info, host_files, kernel_log, package_lists
 from diag.tables import Table
 
 NAME = "host"
 FEEDS = ("versions", "host_facts", "host_events")
 NEEDS: tuple[str, ...] = ()
+BESIDE = ("events",)
+"""Journals that tell when the machine was booted."""
 TABLES: tuple[Table, ...] = ()
 BUDGET_S = 4.0
 BUDGET_BYTES = 8 << 20
@@ -77,23 +80,35 @@ def recognise(name: str, head: bytes) -> bool:
     """Files of this collector, or saved output of dmesg."""
     if head.startswith((b'{"artefact":"host"', b'{"artefact":"versions"')):
         return True
-    return kernel_log.looks_like_dmesg(head.rpartition(b"\n")[0].decode("utf-8", "replace") or head.decode("utf-8", "replace"))
+    text = head.rpartition(b"\n")[0].decode("utf-8", "replace") or head.decode("utf-8", "replace")
+    return kernel_log.looks_like_dmesg(text) or boot_time.recognise(text) or package_lists.recognise(text)
 
 
 def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
     """Raises Garbled for a damaged JSON line (names it)."""
-    for artefact in artefacts:
-        first = next((line for _, line in artefact.lines()), "")
-        if first.startswith('{"artefact":"host"'):
+    for artefact in (artefact for artefact in artefacts if artefact.collector == NAME):
+        with artefact.opener() as stream:
+            head = stream.read(HEAD_BYTES)
+        if head.startswith(b'{"artefact":"host"'):
             yield from host_files.rows(artefact)
-        elif first.startswith('{"artefact":"versions"'):
+        elif head.startswith(b'{"artefact":"versions"'):
             yield from dist_info.rows(artefact)
-        elif first and not recognise(artefact.name, artefact.bytes()[:HEAD_BYTES]):
-            raise Garbled(f"{artefact.path} is neither of the host collector nor output of dmesg", hint="collect again, or leave the file out")
-        elif first or artefact.name == DMESG:
-            yield from kernel_log.rows(artefact.lines(), artefact.at)
-        else:
+        elif not head and artefact.name != DMESG:
             raise Garbled(f"{artefact.path} is empty", hint="collect again")
+        elif not head or kernel_log.looks_like_dmesg(text := head.decode("utf-8", "replace")):
+            boot = _boot(artefact, artefacts) if kernel_log.counts_from_boot(artefact.lines()) else None
+            yield from kernel_log.rows(artefact.lines(), artefact.at, boot)
+        elif package_lists.recognise(text):
+            yield from package_lists.rows(artefact)
+        elif not boot_time.recognise(text):  # a boot is read for the kernel log beside it
+            raise Garbled(f"{artefact.path} is neither of the host collector nor output of dmesg", hint="collect again, or leave the file out")
+
+
+def _boot(log: Artefact, artefacts: Sequence[Artefact]) -> boot_time.Boot | None:
+    """Of several machines, whose files lie in folders of their own, that one whose kernel wrote this log."""
+    folder = log.path.rpartition("/")[0]
+    beside = [artefact for artefact in artefacts if artefact.path.rpartition("/")[0] == folder]
+    return boot_time.booted_at(beside) or boot_time.booted_at(artefacts)
 
 
 # --- kernel log ---

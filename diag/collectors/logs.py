@@ -42,6 +42,7 @@ BUDGET_BYTES = 96 << 20
 HINT = "llmdiag snapshot {pid}"
 
 JOURNAL_LINES = 5000
+HEAD_BYTES = 64 << 10
 OUTPUTS = ((1, "stdout"), (2, "stderr"))
 SERVICE = re.compile(r"/(?P<unit>[^/\n]+\.service)(?=/|$)", re.M)
 CONTAINER = re.compile(r"[-/](?P<id>[0-9a-f]{64})(?:\.scope)?$", re.M)
@@ -127,19 +128,33 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
     shared = [artefact for artefact in artefacts if artefact.collector != NAME]
     for artefact in shared:
         yield from engine_journal.rows(artefact)
-    artefacts = [artefact for artefact in artefacts if artefact.collector == NAME]
-    if any(artefact.name != INDEX for artefact in artefacts):
-        # A log that was read and tells of nothing is not a log that was not read.
-        yield "collected", {"table_name": "log_events", "status": "ok"}
-    for artefact in artefacts:
-        if artefact.name == INDEX:
-            continue
+    others: list[str] = []
+    mine = [artefact for artefact in artefacts if artefact.collector == NAME and artefact.name != INDEX]
+    for artefact in mine:
         folder, _, name = artefact.path.rpartition("/")
         log = known.get((folder, name.split("-", 1)[0]))
+        is_engines = log is not None or not _is_json(artefact)
         with artefact.opener() as stream:
             zone = log_index.zone(log) or artefact.zone
             found = engine_scan.rows(stream, log_index.origin(artefact, log), year=artefact.year, tz=zone)
-            yield from log_versions.beside(found) if log is None else found  # live, the packages themselves are read
+            for table, row in log_versions.beside(found) if log is None else found:  # live, the packages themselves are read
+                is_engines = is_engines or row.get("event") is not None
+                yield table, row
+        others += [] if is_engines else [artefact.path]
+    if len(others) < len(mine):
+        # A log that was read and tells of nothing is not a log that was not read.
+        yield "collected", {"table_name": "log_events", "status": "ok"}
+    elif others:
+        reason = f"{', '.join(others[:3])} tells of no engine, as logs of routers and proxies do; give the engine's own log too"
+        yield "collected", {"table_name": "log_events", "status": "partial", "reason": reason}
+
+
+def _is_json(artefact: Artefact) -> bool:
+    """Lines of JSON, as engines write them only where they are told to."""
+    with artefact.opener() as stream:
+        head = stream.read(HEAD_BYTES).decode("utf-8", "replace")
+    kinds = engine_log.kinds_in(head)
+    return "json" in kinds and kinds <= {"json", "raw"}
 
 
 def unit_of(cgroup: str) -> Unit | None:

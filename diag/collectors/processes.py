@@ -39,12 +39,14 @@ BUDGET_BYTES = 8 << 20
 HINT = "llmdiag snapshot {pid}"
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
     artefact: str
     read: Count
     ts: Epoch
     target: Count
     root: Count
+    others: list[Count] = []
+    """Further processes that were asked for."""
 
 
 class _Process(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,7 +107,7 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
 def _second(patient: Patient, door: Door, first: Sequence[_Process]) -> Iterator[_Process]:
     """Everything seen before, gone or not, then what was started meanwhile."""
     try:
-        below = procfs.tree(patient.root_pid)
+        below = procfs.trees(patient.roots)
     except Vanished:
         below = []
     for before in first:
@@ -121,7 +123,7 @@ def _second(patient: Patient, door: Door, first: Sequence[_Process]) -> Iterator
 
 
 def _write(patient: Patient, door: Door, read: int, found: Sequence[_Process]) -> None:
-    header = _Header(NAME, read, time.time(), patient.target_pid, patient.root_pid)
+    header = _Header(NAME, read, time.time(), patient.target_pid, patient.root_pid, list(patient.others))
     door.jsonl(f"processes-{read}.jsonl", [msgspec.to_builtins(item) for item in (header, *found)])
 
 
@@ -205,7 +207,7 @@ def _row(source: str, header: _Header, item: _Process, command: str | None) -> d
         "role": role(known, item.comm), "cmd": command, "comm": item.comm, "state": "X" if item.gone else item.state,
         "rss_bytes": item.rss_bytes, "threads": item.threads,
         "age_s": None if item.started is None else round(max(0.0, header.ts - item.started), 2),
-        "ns_pid": item.ns_pid, "tracer_pid": item.tracer_pid, "is_target": item.pid == header.target,
+        "ns_pid": item.ns_pid, "tracer_pid": item.tracer_pid, "is_target": item.pid in (header.target, *header.others),
         "is_python": item.python, "exe": item.exe, "uid": item.uid, "read": header.read, "ts": procfs.utc(header.ts),
         "source": source,
     }

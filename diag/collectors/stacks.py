@@ -40,6 +40,8 @@ from diag.tables import Table
 NAME = "stacks"
 FEEDS = ("stack_frames", "stack_locals", "stack_dumps")
 NEEDS: tuple[str, ...] = ()
+BESIDE = ("logs",)
+"""Logs in which an engine's watchdog wrote dumps."""
 BUDGET_S = 15.0
 BUDGET_BYTES = 96 << 20
 HINT = "llmdiag snapshot {pid}"
@@ -194,7 +196,7 @@ class _Run:
     def _is_gap(self, pid: int, failure: Failure, patient: Patient) -> bool:
         """Is something missing that was there to be read? Children that ended have no stacks; the patient should have."""
         if failure.kind in ("ended", "zombie"):
-            return pid in (patient.target_pid, patient.root_pid)
+            return pid in (*patient.targets, *patient.roots)
         return pid not in self.good and not (failure.kind == "not python" and not failure.remedy)
 
     def _too_few(self, patient: Patient) -> dict[int, Failure]:

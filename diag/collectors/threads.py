@@ -109,7 +109,7 @@ def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:
 def _with_new(patient: Patient) -> list[int]:
     """The processes seen at the start and those that came since."""
     try:
-        return list(dict.fromkeys([*patient.pids, *procfs.tree(patient.root_pid)]))
+        return list(dict.fromkeys([*patient.pids, *procfs.trees(patient.roots)]))
     except Vanished:
         return list(patient.pids)
 

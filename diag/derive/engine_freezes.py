@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEEDS = ("log_events",)
-WANTS = ("http_events",)
+WANTS = ("http_events", "thread_places")
 GIVES: tuple[Table, ...] = (
     table(
         "engine_freezes",
@@ -30,10 +30,10 @@ GROUP = ["bundle", "host", "capture", "file"]
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
-    """log_events -> engine_freezes, per log and engine."""
+    """log_events -> engine_freezes, per log and engine. A dump of one who writes to a log tells of a later moment than its last line."""
     import pandas as pd
 
-    events, requests = frames["log_events"], frames["http_events"]
+    events, requests, dumps = (frames[name] for name in ("log_events", "http_events", "thread_places"))
     wanted = events[events["event"].isin(["engine_stats", *MARKS]) & events["ts"].notna()]
     if not (wanted["event"] == "engine_stats").any():
         return {}
@@ -41,6 +41,9 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     rows: list[dict[str, object]] = []
     for key, group in wanted.groupby(GROUP, dropna=False, sort=False):
         ordered = group.sort_values(["ts", "line"], kind="stable")
+        writers = events.loc[events["file"] == key[-1], "pid"].dropna()
+        dumped = dumps.loc[dumps["pid"].isin(writers), "last_ts"].max()
+        ends = dumped if dumped > last else last  # NaT is not
         engine = ordered["message"].str.extract(ENGINE, expand=False).where(ordered["event"] == "engine_stats")
         names = sorted(engine.dropna().unique()) or [None]
         for name in names:
@@ -50,5 +53,5 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
                 for ts, event, message, source, file in zip(mine["ts"], mine["event"], mine["message"], mine["source"], mine["file"], strict=True)
             ]
             origin = dict(zip(GROUP, (None if part != part else part for part in key), strict=True))
-            rows += [{**origin, "engine": name, **{k: v for k, v in vars(item).items() if k != "file"}} for item in freezes(lines, last.to_pydatetime())]
+            rows += [{**origin, "engine": name, **{k: v for k, v in vars(item).items() if k != "file"}} for item in freezes(lines, ends.to_pydatetime())]
     return {"engine_freezes": pd.DataFrame(rows)} if rows else {}

@@ -49,6 +49,7 @@ GIVES: tuple[Table, ...] = (
         "binary_ids VARCHAR: physical blocks of the binary answer; NULL = not logged",
         "linear_ids VARCHAR: physical blocks of the walk's answer; NULL = not logged",
         "exempt VARCHAR: why blocks behind a missing one may be reused here; NULL = they may not",
+        "wrong BOOLEAN: an answer has a block that is not there, or the two lists differ, and it is not exempt",
     ),
 )
 
@@ -93,13 +94,17 @@ def _answers(row: "Mapping[str, Any]", trials: Trials) -> Answers:
     trial = None if request is None else trials.named(str(request), seconds(row["ts"]))
     return Answers(
         f"the lookup at {row['lookup']}" if request is None else f"request {request}", row["binary_hit"], row["linear_hit"],
-        bool(row["disagrees"]) or row.get("hole") is not None, row["engine_hit"], None if trial is None else trial.cached_tokens, row["binary_by"] == "logged",
+        _wrong(row), row["engine_hit"], None if trial is None else trial.cached_tokens, row["binary_by"] == "logged",
     )
+
+
+def _wrong(row: "Mapping[str, Any]") -> bool:
+    return row["exempt"] is None and (row.get("hole") is not None or bool(row["disagrees"]))
 
 
 def _settled(row: "Mapping[str, Any]", answer: Used) -> dict[str, object]:
     followed = row["follows"] if answer.by != "cached_tokens" else _follows(answer.engine, row["binary_hit"], row["linear_hit"])
-    return {"engine_hit": answer.engine, "engine_by": answer.by, "reused": answer.reused, "known_by": answer.says, "follows": followed}
+    return {"wrong": _wrong(row), "engine_hit": answer.engine, "engine_by": answer.by, "reused": answer.reused, "known_by": answer.says, "follows": followed}
 
 
 def _of(frame: "pd.DataFrame | None", capture: Sequence[object]) -> list[dict[str, Any]]:

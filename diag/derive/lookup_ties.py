@@ -70,10 +70,9 @@ def _all(frames: "Mapping[str, pd.DataFrame]", name: str) -> list[dict[str, Any]
 
 def _looked(row: Record, ids: Mapping[int, int]) -> Looked:
     hole = number(row["hole"])
-    is_wrong = row["exempt"] is None and (hole is not None or flag(row["disagrees"]) is True)
     reuses = max(number(row["binary_hit"]) or 0, number(row["engine_hit"]) or 0)
     holes = frozenset(place for place, there in enumerate(str(row["mask"] or "")[:reuses]) if there == "0")
-    return Looked(str(row["lookup"]), row["request"], seconds(row["ts"]), hole, is_wrong, ids, reuses, holes)
+    return Looked(str(row["lookup"]), row["request"], seconds(row["ts"]), hole, flag(row["wrong"]) is True, ids, reuses, holes)
 
 
 def _physical(rows: Sequence[Record]) -> dict[str, dict[int, int]]:
@@ -87,7 +86,7 @@ def _physical(rows: Sequence[Record]) -> dict[str, dict[int, int]]:
 def _dumps(pairs: Sequence[Record], wrong: Sequence[Record]) -> Iterator[Dumped]:
     blocks: dict[str, set[int]] = {}
     for row in wrong:
-        if row["in_last"] and row["telling"] and row["wrong_ranks"] == row["ranks"]:
+        if row["accuses"]:
             blocks.setdefault(str(row["bad_dump"]), set()).add(int(row["block"]))
     placed: dict[str, dict[int, set[int]]] = {}
     places: dict[str, set[int]] = {}

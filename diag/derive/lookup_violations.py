@@ -73,7 +73,7 @@ def _all(tables: "Mapping[str, list[dict[str, Any]]]") -> Iterator[Violation]:
 def _crosses(row: "Mapping[str, Any]") -> bool:
     """Did this lookup reuse a block behind a missing one, or may it have?"""
     is_answered = row["engine_hit"] is not None or row["binary_by"] == "logged"
-    return row["hole"] is not None and is_answered and flag(row["reused"]) is not False
+    return row["hole"] is not None and is_answered and (row["exempt"] is not None or flag(row["reused"]) is not False)
 
 
 def _across_hole(row: "Mapping[str, Any]") -> Violation:

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from diag.recovery.managers import managers, outages
+from diag.recovery.managers import managers, outages, unattended
 from diag.recovery.records import Event, Life
 from diag.restarts.records import WatchRule
 from diag.tables import Table, table
@@ -22,7 +22,9 @@ GIVES: tuple[Table, ...] = (
         _OUTAGE, "unit VARCHAR: unit that was down; NULL = no journal names it", "down_at TIMESTAMP: when it ended",
         "acted_at TIMESTAMP: when somebody acted; NULL = nobody did, as long as the evidence goes on",
         "acted_by VARCHAR: who; NULL = nobody, or not known", "until_ts TIMESTAMP: acted_at, else the end of the evidence",
-        "down_s DOUBLE: from down_at to until_ts", "what VARCHAR: how it ended; NULL = not told",
+        "down_s DOUBLE: from down_at to until_ts",
+        "unattended BOOLEAN: it took two minutes or more, and whoever watched was gone or silent; NULL = it took so long, and of nobody is it told",
+        "what VARCHAR: how it ended; NULL = not told",
     ),
     table(
         "managers",
@@ -51,11 +53,12 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
         own = mapped | (frozenset(name for name, rule in rules.items() if "#event" in rule.source) if given else frozenset())
         for number, outage in enumerate(outages([(_life(row), row["who"]) for row in lives], _last(mine))):
             head = {**dict(zip(KEYS, origin, strict=True)), "outage": number}
+            found = managers(outage, events, rules, own)
             out["outages"].append({
-                **head, "unit": outage.unit, "down_at": outage.begin, "acted_at": outage.acted_at, "acted_by": outage.by, "until_ts": outage.end, "down_s": outage.seconds,
+                **head, "unattended": unattended(outage, found), "unit": outage.unit, "down_at": outage.begin, "acted_at": outage.acted_at, "acted_by": outage.by, "until_ts": outage.end, "down_s": outage.seconds,
                 "what": outage.what or None, "source": outage.source,
             })  # fmt: skip
-            for item in managers(outage, events, rules, own):
+            for item in found:
                 out["managers"].append({
                     **head, "manager": item.name, "absent": item.absent, "gone_at": item.gone_at, "gone_how": item.gone_how, "last_at": item.last_at,
                     "patience_s": item.patience_s, "says": item.says, "source": item.source,

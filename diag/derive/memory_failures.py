@@ -38,6 +38,7 @@ GIVES: tuple[Table, ...] = (
         "wanted_bytes BIGINT: what was asked for; NULL = not named", "share DOUBLE: share of the device that it was told to take; NULL = not named",
         "own_bytes BIGINT: what the process itself held; NULL = not named",
         "unallocated_bytes BIGINT: what its allocator held in pieces that fit nobody; NULL = not named",
+        "in_pieces BOOLEAN: as much as was asked for, and 1 GiB at least, lay in such pieces, and it was not the start",
         "held_bytes BIGINT: what others held, by these figures; NULL = they do not tell",
         "cause VARCHAR: orphan | freed (a later start fitted) | alone (nobody else is there) | model (nor are the weights loaded yet) | engine (another one) | other (another program); NULL = not known",
         "because VARCHAR: in words",
@@ -56,6 +57,8 @@ KEYS = ["bundle", "host", "capture"]
 ONE_FAILURE_S = 60.0
 """A failure is told by the worker, the engine core and the API server, one after the other."""
 RECENT_END_S = 600.0
+MANY_PIECES_BYTES = 1 << 30
+"""Less than that in pieces is what any allocator has."""
 WORDS = r"on startup is less than desired|No available memory for the cache|Please try to increase --mem-fraction|capacity is unbalanced|out of memory\. Tried to allocate"
 Row = Mapping[str, Any]
 
@@ -117,8 +120,8 @@ def _judged(item: tuple[Row, Shortage], mine: Mapping[str, Sequence[Row]]) -> tu
         "began_at": began_at, "ready_at": None if ready is None else ready.ts, "after_restart": True if earlier or ended is not None else False if mine["event_files"] else None,
         "ended_before_s": None if ended is None or began_at is None else between_s(ended, began_at), "later_ready_at": later_ready,
         "gpu": found.gpu, "total_bytes": found.total_bytes, "free_bytes": found.free_bytes, "wanted_bytes": found.wanted_bytes, "share": found.share,
-        "own_bytes": found.own_bytes, "unallocated_bytes": found.unallocated_bytes, "held_bytes": found.held_bytes, "cause": cause, "because": because,
-        "message": row["message"],
+        "own_bytes": found.own_bytes, "unallocated_bytes": found.unallocated_bytes, "in_pieces": phase != "startup" and _in_pieces(found), "held_bytes": found.held_bytes,
+        "cause": cause, "because": because, "message": row["message"],
     }, [_holder(holder, found, row) for holder in around]  # fmt: skip
 
 
@@ -126,6 +129,10 @@ def _phase(found: Shortage, start: Start | None, ready: Line | None) -> str | No
     if found.form != "allocation":
         return "startup"
     return "running" if ready is not None else None if start is None else "startup"
+
+
+def _in_pieces(found: Shortage) -> bool:
+    return found.unallocated_bytes is not None and found.unallocated_bytes >= max(MANY_PIECES_BYTES, found.wanted_bytes or 0)
 
 
 def _ended(moment: datetime.datetime | None, lives: Sequence[Row]) -> datetime.datetime | None:

@@ -48,7 +48,7 @@ def _by_metrics(rows: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def _by_log(rows: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         if row["ended_by"] == "end of the log":
-            how = f"{row['file']} shows requests and no progress for {row['frozen_s']:.0f} s up to its end"
+            how = f"{row['file']} shows requests and no progress for {row['frozen_s']:.0f} s, up to the end of the evidence"
             yield {**{name: row[name] for name in KEPT}, "target": row["file"], "running": row["running"], "waiting": None, "still": True, "how": how}
 
 

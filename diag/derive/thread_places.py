@@ -34,6 +34,7 @@ GIVES: tuple[Table, ...] = (
         "samples BIGINT: whole stacks of this thread", "of BIGINT: samples taken of its process",
         "same BOOLEAN: one and the same stack, lines included, in all samples; NULL = one sample",
         "span_s DOUBLE: between first and last sample; NULL = one sample, or they have no time",
+        "last_ts TIMESTAMP: when the last sample was taken; NULL = it has no time",
         "active_samples BIGINT: samples in which the dumping tool saw it on a CPU",
         "gil_samples BIGINT: samples in which it held the GIL",
         "asleep_with_gil BIGINT: samples in which it held the GIL and was on no CPU; NULL = a text dump of an idle thread, which does not say",
@@ -47,7 +48,7 @@ GIVES: tuple[Table, ...] = (
         "place VARCHAR: where it is; NULL = nowhere that is known", "says VARCHAR: the place in words",
         "chain VARCHAR: innermost functions, innermost first, joined by <-",
         "crowd_place VARCHAR: where most of the others are", "crowd_says VARCHAR: that place in words",
-        "crowd BIGINT: how many are there", "of BIGINT: processes of that role with stacks",
+        "crowd BIGINT: how many are there", "of BIGINT: processes of that role with stacks", "hosts BIGINT: hosts that they are on",
     ),
 )
 
@@ -148,7 +149,7 @@ def _thread(who: _Who, samples: Sequence[_Sample], columns: _Columns, role_rank:
         "waits_for": (place.waits_for or None) if place is not None else None,
         "phase": phases.pop() if len(phases) == 1 else "startup" if "startup" in phases else None,
         "samples": len(samples), "of": of, "same": None if len(samples) < 2 else len(looks) == 1,
-        "span_s": (max(times) - min(times)).total_seconds() if len(times) > 1 else None,
+        "span_s": (max(times) - min(times)).total_seconds() if len(times) > 1 else None, "last_ts": max(times, default=None),
         "active_samples": sum(one is True for one in active), "gil_samples": sum(one is True for one in gil),
         "asleep_with_gil": None if None in gil else sum(held is True and on_cpu is False for held, on_cpu in zip(gil, active, strict=True)),
         "leaf": stacks[-1][0].func, "chain": " <- ".join(frame.func for frame in stacks[-1][:CHAIN_FRAMES]),
@@ -157,12 +158,8 @@ def _thread(who: _Who, samples: Sequence[_Sample], columns: _Columns, role_rank:
 
 def _odd(mains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of odd_ranks: a crowd is more than half of at least two processes of one role."""
-    groups: dict[_Who, list[Mapping[str, Any]]] = {}
-    for row in mains:
-        if row["role"] is not None:
-            groups.setdefault((row["bundle"], row["capture"], row["role"]), []).append(row)
     found: list[dict[str, Any]] = []
-    for members in groups.values():
+    for members in _groups(mains):
         counts = Counter(row["place"] for row in members if row["place"] is not None)
         if len(members) < 2 or not counts:
             continue
@@ -171,8 +168,28 @@ def _odd(mains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             continue
         same = ("bundle", "host", "capture", "pid", "started_at", "tid", "role", "rank", "place", "says", "chain", "source")
         found += [
-            {**{name: row[name] for name in same}, "crowd_place": crowd, "crowd_says": places.says(crowd), "crowd": size, "of": len(members)}
+            {
+                **{name: row[name] for name in same}, "crowd_place": crowd, "crowd_says": places.says(crowd), "crowd": size, "of": len(members),
+                "hosts": len({row["host"] for row in members}),
+            }
             for row in members
             if row["place"] != crowd
         ]
     return found
+
+
+def _groups(mains: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Those that are compared: of one role in one bundle; over all hosts where every rank is there once, as replicas would not be."""
+    roles: dict[str, list[Mapping[str, Any]]] = {}
+    for row in mains:
+        if row["role"] is not None:
+            roles.setdefault(row["role"], []).append(row)
+    groups: list[list[Mapping[str, Any]]] = []
+    for members in roles.values():
+        parts: dict[_Who, list[Mapping[str, Any]]] = {}
+        for row in members:
+            parts.setdefault((row["bundle"], row["capture"]), []).append(row)
+        ranks = {row["rank"] for row in members}
+        is_one = len(parts) == len({row["host"] for row in members}) and None not in ranks and len(ranks) == len(members)
+        groups += [members] if is_one else parts.values()
+    return groups

@@ -134,6 +134,13 @@ def looks_like_log(head: str, least: int = 3, of: int = 50) -> bool:
     return False
 
 
+def kinds_in(head: str, of: int = 50) -> frozenset[str]:
+    """Formats of the first lines (as log_heads names them); an access line of a web server is `uvicorn`."""
+    lines = [log_heads.clean(line) for line in head.splitlines() if line.strip()][:of]
+    heads = [log_heads.split(line) for line in lines]
+    return frozenset("uvicorn" if item.request is None and log_access.of_head(item) is not None else item.kind for item in heads)
+
+
 class Log:
     """One log being read: counters, clock, open tracebacks, held back statistics.
 
@@ -164,7 +171,8 @@ class Log:
         if access is not None:
             self._span(ts)
             yield "http_events", {**access.row, "ts": ts, "dated": dated, "source": self.origin.at(number)}
-            return
+            if head.request is None or head.level not in LOUD:
+                return
         writer = _Writer(head.outer, head.kind, head.who, head.pid)
         going = self.open.get(writer)
         if going is not None:
@@ -204,7 +212,7 @@ class Log:
         """A line taken apart, the request it tells of, its time, and whether that is its own."""
         head = head_of(text)
         ts, dated = self._time(head)
-        access = log_access.of(head.message) if '"' in head.message else None
+        access = log_access.of_head(head)
         if access is not None and access.stamp is not None and (at := self._own_time(access.stamp)) is not None:
             ts, dated = at, True
         return head, access, ts, dated

@@ -22,15 +22,17 @@ BROAD = frozenset({"orker", "equest", "version "})
 """Texts of EVENTS that stand in any log: there the regex beside them is searched for."""
 OTHERS = (
     rb"WARN|ERROR|CRITICAL|FATAL|EXCEPTION",  # levels, as engines, NCCL and loggers spell them
-    rb"[WEF]\d{4} \d\d:\d\d:\d\d",  # those of glog
+    rb"[WEF]\d{3,4} \d\d:\d\d:\d\d",  # those of glog; torch writes no zero before a month
     rb"Warning: ",
     rb'"[A-Z]{3,8} [^"\n]*" \d\d\d',  # requests
     re.escape(TRACEBACK).replace("\\ ", " ").encode(),
     rb'\{"log":[^\n]*[^\n)"]\\(?:u00|[/bf])',  # docker's JSON: an escape where it could split a word
     rb'"MESSAGE"\s?:\s?(?:\[|"[^\n]*[^\n)"]\\(?:u00|[/bf]))',  # the same in a journal's
+    rb'(?i:level|levelname|severity|lvl|@l)\\?"[ \t]*:[ \t]*(?:\\?"(?i:warn|err|crit|fatal|d?panic|alert|emerg)|[4-6]0[,}\s]|[0-4][,}\s])',  # levels in lines of JSON
+    rb'(?i:status|code)\\?"[ \t]*:[ \t]*\\?"?[1-5]\d\d[",}\\\s]',  # requests in lines of JSON
 )
-DATED = re2.compile(rb"\d\d:\d\d:\d\d")
-"""Stands in every time that a log prints."""
+DATED = re2.compile(rb'\d\d:\d\d:\d\d|(?i:t|ts|time|timestamp)\\?"[ \t]*:[ \t]*\\?"?[1-9]\d{8}')
+"""Stands in every time that a log prints; in lines of JSON as seconds since 1970 too."""
 Texts = Callable[[bytes], Sequence[str]]
 """A line as it stands in the file -> what it says, cleaned; nothing = it is not the engine's."""
 

@@ -3,6 +3,8 @@
     2026-11-30T06:03:16,292389+00:00 Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:9kB, …   dmesg --time-format iso
     [Mon Nov 30 06:03:16 2026] NVRM: Xid (PCI:0000:01:00): 79, pid=4711, GPU has fallen off the bus.         dmesg -T
     [ 1234.567890] INFO: task python3:4711 blocked for more than 120 seconds.                                dmesg
+
+The last form counts from the boot: its lines have a time where something beside it tells when that was (boot_time).
 """
 
 import datetime
@@ -11,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from diag.model import Row
+from diag.parsers.boot_time import Boot
 from diag.parsers.log_heads import MONTHS
 
 PREFIX = re.compile(r"^(?:<\d+>|[a-z]+ *:[a-z]+ *: )?")
 """What `dmesg -r` and `dmesg -x` put in front."""
 ISO = re.compile(r"^(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d) ")
 CTIME = re.compile(r"^\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d+) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{4})\] ")
-SECONDS = re.compile(r"^\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
+SECONDS = re.compile(r"^\[ *(?P<up>\d{1,10}\.\d{6})\](?:\[ *[TC]\d+\])? ")
 
 CGROUP = re.compile(r"oom-kill:constraint=.*?task_memcg=(?P<unit>[^,]+),.*?pid=(?P<pid>\d{1,10})")
 EVENTS = (
@@ -40,6 +43,8 @@ class Said(NamedTuple):
     ts: datetime.datetime | None
     zone_assumed: bool
     message: str
+    up_s: float | None = None
+    """Seconds since the boot, where that is what is printed."""
 
 
 def split(line: str) -> Said | None:
@@ -59,7 +64,7 @@ def split(line: str) -> Said | None:
             return Said(None, False, line[match.end():])
         return Said(time, True, line[match.end():])
     if match := SECONDS.match(line):
-        return Said(None, False, line[match.end():])
+        return Said(None, False, line[match.end():], float(match["up"]))
     return None
 
 
@@ -74,22 +79,32 @@ def looks_like_dmesg(head: str, of: int = 50) -> bool:
     return bool(lines) and sum(split(line) is not None for line in lines) >= 0.8 * len(lines)
 
 
-def rows(lines: Iterable[tuple[int, str]], at: Callable[[int], str]) -> Iterator[Row]:
-    """(number, line) -> host_events, and last what was assumed about times."""
-    zone_assumed = False
+def counts_from_boot(lines: Iterable[tuple[int, str]]) -> bool:
+    """Is there a line that matters and whose time is counted from the boot?"""
+    return any(said is not None and said.up_s is not None and event(said.message) is not None for said in (split(line) for _, line in lines))
+
+
+def rows(lines: Iterable[tuple[int, str]], at: Callable[[int], str], boot: Boot | None = None) -> Iterator[Row]:
+    """(number, line) -> host_events, and last what was assumed about times. `boot` None = not known."""
+    zone_assumed, undated = False, 0
     cgroups: dict[int, str] = {}
     for number, line in lines:
         said = split(line)
         if said is None:
             continue
+        if said.up_s is not None and boot is not None:
+            said = said._replace(ts=boot.at + datetime.timedelta(seconds=said.up_s))
         zone_assumed = zone_assumed or said.zone_assumed
         if match := CGROUP.search(said.message):
             cgroups[int(match["pid"])] = match["unit"]
         row = _event(said, cgroups)
         if row is not None:
+            undated += row["ts"] is None
             yield "host_events", {**row, "source": at(number)}
-    assumed = "dmesg -T prints local times without a zone: UTC was assumed" if zone_assumed else None
-    yield "collected", {"table_name": "host_events", "status": "ok", "reason": assumed}
+    assumed = ["dmesg -T prints local times without a zone: UTC was assumed"] if zone_assumed else []
+    assumed += ["the boot is told in local time without a zone: UTC was assumed"] if boot is not None and boot.assumed else []
+    assumed += [f"{undated} kernel messages are dated in seconds since a boot that nothing tells: give the output of `uptime -s` with them"] if undated else []
+    yield "collected", {"table_name": "host_events", "status": "ok", "reason": "; ".join(assumed) or None}
 
 
 def of_kmsg(record: str, boot: float) -> str | None:

@@ -2,6 +2,7 @@
 
     127.0.0.1:39218 - "GET /metrics HTTP/1.1" 200 OK                                             uvicorn
     10.0.0.9 - - [30/Nov/2026:02:52:45 +0000] "POST /v1/x HTTP/1.1" 499 0 "-" "curl/8.5" 45.002  aiohttp, nginx
+    {"start_time": …, "method": "POST", "path": "/v1/x", "response_code": 200, "duration": 2035} Envoy, Caddy, Traefik … (log_json)
 """
 
 import re
@@ -44,9 +45,16 @@ def of(message: str) -> Access | None:
     return None
 
 
+def of_head(head: log_heads.Head) -> Access | None:
+    """The same of a line that was taken apart: one of JSON tells it in keys."""
+    if head.request is not None:
+        return Access({**head.request, "path": _path(str(head.request["path"]))}, None)
+    return of(head.message) if '"' in head.message else None
+
+
 def of_line(line: str) -> Access | None:
     """The request a whole line tells of, whatever stands before it."""
-    return of(log_heads.split(log_heads.clean(line)).message) if '"' in line else None
+    return of_head(log_heads.split(log_heads.clean(line))) if '"' in line else None
 
 
 def _request(match: re.Match[str]) -> dict[str, object]:

@@ -8,12 +8,16 @@
     [rank0]:[E1130 02:52:45.594 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught …                     torch
 
 Before that, what a container runtime or a journal adds: `sglang-1  | `, `[pod/llm-0/server] `, RFC3339 with or without
-`stdout F`, `Nov 30 02:52:45 host unit[123]: `, and docker's JSON lines.
+`stdout F`, `Nov 30 02:52:45 host unit[123]: `, and docker's JSON lines. Lines that are JSON themselves: log_json.
 """
 
+import datetime
 import json
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from diag.parsers import log_json
 
 LEVELS = r"TRACE|DEBUG|INFO|WARNING|WARN|ERROR|EXCEPTION|CRITICAL|FATAL"
 SAME_LEVEL = {"WARN": "WARNING", "FATAL": "CRITICAL", "TRACE": "DEBUG", "EXCEPTION": "ERROR"}
@@ -31,6 +35,7 @@ CLEAN = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 COMPOSE = re.compile(r"^[A-Za-z0-9][\w.\-]* +\| ?")
 POD = re.compile(r"^\[pod/[^\]\s]+\] ")
 ISO = re.compile(rf"^{_DATE}[T ]{_CLOCK}(?P<zone>Z|[+-]\d\d:?\d\d)?(?:\s|$)")
+COMMON = re.compile(rf"^(?P<day>\d\d)/(?P<month>[A-Z][a-z]{{2}})/(?P<year>\d{{4}}):{_CLOCK} (?P<zone>[+-]\d{{4}})$")
 CRI = re.compile(r"^(?:stdout|stderr) [FP] ")
 UNIT = re.compile(r"^\S+ (?P<unit>[\w.@:/\\-]+?)\[(?P<pid>\d{1,10})\]: ")
 SYSLOG = re.compile(rf"^(?P<month>[A-Z][a-z]{{2}}) +(?P<day>\d{{1,2}}) {_CLOCK} \S+ (?P<unit>[\w.@/\\-]+?)(?:\[(?P<pid>\d{{1,10}})\])?: ")
@@ -43,7 +48,7 @@ VLLM_INSIDE = re.compile(r"(?:\([A-Za-z][\w:.\-]* pid=\d{1,10}\) )?" + VLLM_BODY
 SGLANG = re.compile(
     rf"^\[{_DATE}[T ]{_CLOCK}(?P<ranks>(?: [A-Z][A-Z_]*\d+)*)\] ?(?:(?P<level>{LEVELS})(?::\s*|\s+)(?:(?P<logger>[\w./]+\.py:\d+): )?)?"
 )
-GLOG = re.compile(rf"^\[?(?P<letter>[IWEF])(?P<month>\d\d)(?P<day>\d\d) {_CLOCK}(?: +\d+)? (?P<logger>[\w./\-]+:\d+)\](?: |$)")
+GLOG = re.compile(rf"^\[?(?P<letter>[IWEF])(?P<month>\d\d?)(?P<day>\d\d) {_CLOCK}(?: +\d+)? (?P<logger>[\w./\-]+:\d+)\](?: |$)")
 UVICORN = re.compile(rf"^(?P<level>{LEVELS}):\s+")
 BASIC = re.compile(rf"^(?P<level>{LEVELS}):(?P<logger>[\w.\-]+):")
 AFTER_DATE = (
@@ -89,6 +94,8 @@ class Head(NamedTuple):
     stamp: Stamp | None = None
     outer: int | None = None
     """Pid that a journal wrote before the line: keeps writers apart."""
+    request: Mapping[str, object] | None = None
+    """The request that a line of JSON tells of, in columns of http_events."""
 
     @property
     def role(self) -> str | None:
@@ -106,6 +113,8 @@ def clean(line: str) -> str:
 def split(line: str) -> Head:
     """One cleaned line -> Head. Every text is a line: what has no known head is `raw`, whole."""
     rest, stamp, outer = _unwrap(line)
+    if rest.startswith("{") and (record := log_json.read(rest)) is not None:
+        return _of_record(record, stamp, outer)
     who, pid, rest = _writer(rest)
     head = _known(rest, stamp)
     if head is None and who is None and "pid=" in rest and (match := VLLM_INSIDE.search(rest)):
@@ -118,6 +127,35 @@ def split(line: str) -> Head:
     chosen = stamp if stamp is not None and (stamp.zone is not None or own_stamp is None) else own_stamp
     found = own_pid if own_pid is not None else pid if pid is not None else outer
     return Head(kind, message, SAME_LEVEL.get(level, level) if level else None, logger, who or tag, found, chosen, outer)
+
+
+def _of_record(record: log_json.Record, stamp: Stamp | None, outer: int | None) -> Head:
+    """A line of JSON: its message may be a whole line of an engine."""
+    who, pid, rest = _writer(clean(record.message))
+    own = stamp_of(record.time)
+    chosen = own if own is not None and (own.zone is not None or stamp is None or stamp.zone is None) else stamp
+    known = _known(rest, chosen)
+    kind, message, level, logger, tag, own_pid, inner = known or ("json", rest, record.level, record.logger, None, None, None)
+    if known is None and record.level is None and record.request is None:
+        kind = "raw"
+    found = next((one for one in (own_pid, pid, record.pid, outer) if one is not None), None)
+    level = level or record.level
+    return Head(kind, message, SAME_LEVEL.get(level, level) if level else None, logger or record.logger, who or tag, found, chosen or inner, outer, record.request)
+
+
+def stamp_of(time: str | float) -> Stamp | None:
+    """A time by itself, as text or in seconds since 1970; None = no such time."""
+    if isinstance(time, str):
+        if match := ISO.match(time):
+            return _iso(match, match["zone"])
+        if (match := COMMON.match(time)) and match["month"] in MONTHS:
+            return Stamp(int(match["year"]), MONTHS[match["month"]], int(match["day"]), match["time"], match["frac"] or "", match["zone"])
+        return None
+    try:
+        at = datetime.datetime.fromtimestamp(time, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return Stamp(at.year, at.month, at.day, f"{at:%H:%M:%S}", f"{at.microsecond:06d}", "Z")
 
 
 def is_engine_line(line: str) -> bool:
@@ -155,8 +193,10 @@ def _unwrap(line: str) -> tuple[str, Stamp | None, int | None]:
 def _docker_json(line: str) -> tuple[str, Stamp | None, int | None]:
     try:
         record = json.loads(line)
-        text, time = str(record["log"]), ISO.match(str(record.get("time", "")))
+        text, time = record["log"], ISO.match(str(record.get("time", "")))
     except (ValueError, KeyError, TypeError, RecursionError):
+        return line, None, None
+    if not isinstance(text, str):  # an object, of a format that log_json knows
         return line, None, None
     return clean(text.rstrip("\r\n")), _iso(time, time["zone"]) if time else None, None
 

@@ -94,10 +94,10 @@ def json_pid(threads: Iterable[JsonThread]) -> int | None:
 
 def from_text(lines: Iterable[tuple[int, str]], source: Callable[[int], str], pid: int | None = None) -> list[Dump]:
     """Numbered lines -> the dumps among them; `pid` is used where the text names none."""
-    reader = _Reader(source)
+    reader = Reader(source)
     for number, line in lines:
         reader.line(number, without_prefix(line))
-    return [_finished(open_dump, pid) for open_dump in reader.dumps if open_dump.threads or open_dump.error]
+    return reader.finished(pid)
 
 
 def frame_in(line: str) -> tuple[str, str, int | None] | None:
@@ -173,7 +173,7 @@ class _OpenDump:
 
 
 @dataclass
-class _Reader:
+class Reader:
     """Reads lines one by one; everything that is no part of a dump ends the current thread and is passed over."""
 
     source: Callable[[int], str]
@@ -182,6 +182,10 @@ class _Reader:
     is_arg: bool | None = None
     in_error: bool = False
     announced: int | None = None
+
+    def finished(self, pid: int | None = None) -> list[Dump]:
+        """What was found; `pid` is used where the text names none."""
+        return [_finished(open_dump, pid) for open_dump in self.dumps if open_dump.threads or open_dump.error]
 
     def line(self, number: int, line: str) -> None:
         if not line.strip():

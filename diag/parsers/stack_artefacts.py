@@ -2,13 +2,16 @@
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from diag.errors import Garbled
 from diag.model import Artefact, Row
-from diag.parsers import faulthandler, gdb_bt, perf, pyspy, pystack, strace
+from diag.parsers import faulthandler, gdb_bt, log_dumps, log_index, perf, pyspy, pystack, strace
+from diag.parsers.dump_times import Times
+from diag.parsers.log_clock import Clock
 from diag.parsers.process_titles import role
 from diag.parsers.pyspy import Count, JsonThread
 from diag.parsers.stack_dumps import Dump, numbered, rows
@@ -16,6 +19,8 @@ from diag.parsers.stack_formats import format_of, order_in, pid_in
 from diag.redact import Redactor
 from diag.tables import Table, table
 
+LOGS = "logs"
+"""Collector whose files are looked through, too."""
 SAMPLE_HEAD = '{"artefact":"stacks"'
 HEAD_BYTES = 64 << 10
 MAX_LINE_CHARS = 16 << 10
@@ -81,10 +86,17 @@ class Attempt(msgspec.Struct, omit_defaults=True):
 
 
 def rows_of(artefacts: Sequence[Artefact]) -> Iterator[Row]:
-    """Artefacts -> rows. Dumps without a sample number are numbered per process in the order of their names."""
+    """Artefacts -> rows. Dumps without a sample number are numbered per process, in order of time or else of their names.
+
+    Loose logs are looked through for dumps that the engine's watchdog wrote; in a bundle those are older than its own samples.
+    """
     dumps: list[Dump] = []
-    indexed = False
-    for artefact in artefacts:
+    indexed = any(artefact.name == log_index.INDEX for artefact in artefacts)
+    clocks = {artefact.path: Clock(artefact.year, artefact.zone, None) for artefact in artefacts}
+    for artefact in sorted(artefacts, key=lambda artefact: artefact.collector == LOGS):
+        if artefact.collector == LOGS:
+            dumps += [] if indexed else _ordered(log_dumps.dumps(artefact, clocks[artefact.path]), artefact)
+            continue
         try:
             with artefact.opener() as stream:
                 head = stream.read(64)
@@ -94,7 +106,7 @@ def rows_of(artefacts: Sequence[Artefact]) -> Iterator[Row]:
             elif head.startswith(SAMPLE_HEAD.encode()):
                 dumps.append(_live_dump(artefact))
             else:
-                found = _loose(artefact)
+                found = _loose(artefact, Times(clocks[artefact.path]))
                 dumps += [item for item in found if isinstance(item, Dump)]
                 yield from _counted(item for item in found if not isinstance(item, Dump))
         except Garbled as error:
@@ -107,19 +119,23 @@ def rows_of(artefacts: Sequence[Artefact]) -> Iterator[Row]:
             yield "stack_dumps", _dump_row(dump)
     yield from _named(samples)
     yield from _missing(samples)
+    yield from _assumed(clocks)
 
 
 def _named(dumps: Sequence[Dump]) -> Iterator[Row]:
-    """Processes that a dump's head names. No list of all there are: the table counts as looked at only if such a list is there, too."""
+    """Processes that a dump is of. No list of all there are: the table counts as looked at only if such a list is there, too."""
     redactor = Redactor()
-    seen: set[tuple[int, str]] = set()
+    seen: set[tuple[int, str | None]] = set()
+    titled = {dump.pid for dump in dumps if dump.title}
     for dump in dumps:
-        if dump.pid is None or not dump.title or (dump.pid, dump.title) in seen:
+        title = dump.title or None
+        if dump.pid is None or dump.checked or (title is None and dump.pid in titled) or (dump.pid, title) in seen:
             continue
-        seen.add((dump.pid, dump.title))
-        command = " ".join(redactor.argv(dump.title.split()))
+        seen.add((dump.pid, title))
+        command = None if title is None else " ".join(redactor.argv(title.split()))
         yield "processes", {
-            "pid": dump.pid, "ppid": dump.ppid, "role": role(command), "cmd": command, "is_python": True, "ts": dump.ts, "source": dump.source,
+            "pid": dump.pid, "ppid": dump.ppid, "role": None if command is None else role(command), "cmd": command, "is_python": True, "ts": dump.ts,
+            "source": dump.source,
         }
 
 
@@ -150,11 +166,11 @@ def _attempts(artefact: Artefact) -> Iterator[Row]:
             }
 
 
-def _loose(artefact: Artefact) -> list[Dump | Row]:
+def _loose(artefact: Artefact, times: Times) -> Sequence[Dump | Row]:
     """Dumps or rows of one saved file. Raises Garbled."""
     with artefact.opener() as stream:
         head = stream.read(HEAD_BYTES).decode("utf-8", "replace")
-    lines = ((number, line[:MAX_LINE_CHARS]) for number, line in artefact.lines())
+    lines = times.watched((number, line[:MAX_LINE_CHARS]) for number, line in artefact.lines())
     pid = pid_in(artefact.name)
     found: list[Dump | Row] = []
     match format_of(artefact.name, head):
@@ -182,12 +198,17 @@ def _loose(artefact: Artefact) -> list[Dump | Row]:
             found = [*perf.script_rows(lines, artefact.at, pid)]
         case _:
             raise Garbled(f"{artefact.path} is no dump of stacks, no strace and no perf output", hint="leave the file out")
-    order = order_in(artefact.path)
-    seen: dict[int | None, int] = {}
-    for number, item in enumerate(found):
-        if isinstance(item, Dump):
-            seen[item.pid] = seen.get(item.pid, -1) + 1
-            found[number] = dataclasses.replace(item, order=(*order, "#", seen[item.pid]))
+    dumps = [item for item in found if isinstance(item, Dump)]
+    return _ordered(times.dated(dumps), artefact) if dumps else found
+
+
+def _ordered(dumps: Sequence[Dump], artefact: Artefact) -> list[Dump]:
+    """Dumps of one file with their places among those of others."""
+    order, seen = order_in(artefact.path), Counter[int | None]()
+    found = []
+    for dump in dumps:
+        found.append(dataclasses.replace(dump, order=(*order, "#", seen[dump.pid])))
+        seen[dump.pid] += 1
     return found
 
 
@@ -217,6 +238,13 @@ def _missing(dumps: Sequence[Dump]) -> Iterator[Row]:
     for pid, reason in sorted(reasons, key=str):
         who = "an unnamed process" if pid is None else f"pid {pid}"
         yield "collected", {"table_name": "stack_frames", "status": "partial", "reason": f"{who}: {reason}"}
+
+
+def _assumed(clocks: Mapping[str, Clock]) -> Iterator[Row]:
+    """What was taken for granted of the times of dumps."""
+    for path, clock in clocks.items():
+        if clock.assumed is not None:
+            yield "collected", {"table_name": "stack_dumps", "status": "ok", "reason": f"{path}: {clock.assumed} assumed (--date, --tz)"}
 
 
 def _utc(epoch_s: float) -> datetime.datetime:

@@ -96,6 +96,12 @@ class Dump:
     order: tuple[object, ...] = field(default=(), compare=False)
     """Where it stands among dumps without sample numbers."""
 
+    @property
+    def line(self) -> int:
+        """Line of its file at which it begins; 0 = it has no lines."""
+        number = self.source.rpartition(":")[2]
+        return int(number) if number.isdecimal() else 0
+
 
 def func_of(name: str, native: bool) -> str:
     """Last dotted part of a qualified name: `Condition.wait` and `wait` are the same function."""
@@ -116,17 +122,33 @@ def outermost(thread: Thread) -> tuple[str, str] | None:
 
 
 def numbered(dumps: Sequence[Dump]) -> list[Dump]:
-    """Give dumps without one their sample number: per process from 0, in the order in which they were found.
+    """Give dumps without one their sample number: per process from 0, in order of time where all have one, else in the order in which they were found.
 
-    A text and a JSON dump with the same `order` are one sample: frames of the JSON, locals of the text.
+    The same dump in two files (a log and what somebody copied out of it) counts once. A text and a JSON dump with the same `order` are one sample: frames of the JSON, locals of the text.
     """
     known = [dump for dump in dumps if dump.sample is not None]
     groups: dict[int | None, dict[tuple[object, ...], list[Dump]]] = {}
     for dump in sorted((dump for dump in dumps if dump.sample is None), key=lambda dump: _sortable(dump.order)):
         groups.setdefault(dump.pid, {}).setdefault(dump.order, []).append(dump)
     for same in groups.values():
-        known += [replace(_merged(found), sample=number) for number, found in enumerate(same.values())]
+        known += [replace(dump, sample=number) for number, dump in enumerate(_in_time([_merged(found) for found in same.values()]))]
     return known
+
+
+def _in_time(dumps: Sequence[Dump]) -> list[Dump]:
+    """Dumps of one process, each moment once."""
+    times = [dump.ts for dump in dumps if dump.ts is not None]
+    ordered = sorted(dumps, key=lambda dump: dump.ts or datetime.datetime.min) if len(times) == len(dumps) else list(dumps)
+    looks: set[tuple[object, ...]] = set()
+    found = []
+    for dump in ordered:
+        if dump.ts is not None:
+            look = (dump.ts, *((thread.tid, thread.name, *((frame.name, frame.file, frame.line) for frame in thread.frames)) for thread in dump.threads))
+            if look in looks:
+                continue
+            looks.add(look)
+        found.append(dump)
+    return found
 
 
 def rows(dumps: Sequence[Dump]) -> Iterator[Row]:
@@ -135,21 +157,23 @@ def rows(dumps: Sequence[Dump]) -> Iterator[Row]:
     for dump in dumps:
         for thread in dump.threads:
             whole = _is_whole(dump, thread, entries)
+            known = _of_thread(dump, thread)
+            state = {**known, "active": thread.active, "owns_gil": thread.owns_gil, "tool": dump.tool, "whole": whole}
             for depth, frame in enumerate(thread.frames):
-                yield "stack_frames", {
-                    **_of_thread(dump, thread, frame, depth), "active": thread.active, "owns_gil": thread.owns_gil,
-                    "qualname": frame.name, "native": frame.native, "tool": dump.tool, "whole": whole, "source": frame.source,
-                }
+                yield "stack_frames", {**state, **_of_frame(frame, depth), "qualname": frame.name, "native": frame.native, "source": frame.source}
             for depth, frame in (*enumerate(thread.frames), *thread.elsewhere):
                 for local in frame.locals:
-                    yield "stack_locals", {**_of_thread(dump, thread, frame, depth), **_of_local(local)}
+                    yield "stack_locals", {**known, **_of_frame(frame, depth), **_of_local(local)}
 
 
-def _of_thread(dump: Dump, thread: Thread, frame: Frame, depth: int) -> dict[str, object]:
+def _of_thread(dump: Dump, thread: Thread) -> dict[str, object]:
     return {
-        "sample": dump.sample, "ts": dump.ts, "pid": dump.pid, "started_at": dump.started_at, "tid": thread.tid,
-        "thread": thread.name, "depth": depth, "func": func_of(frame.name, frame.native), "file": frame.file, "line": frame.line,
-    }
+        "sample": dump.sample, "ts": dump.ts, "pid": dump.pid, "started_at": dump.started_at, "tid": thread.tid, "thread": thread.name,
+    }  # fmt: skip
+
+
+def _of_frame(frame: Frame, depth: int) -> dict[str, object]:
+    return {"depth": depth, "func": func_of(frame.name, frame.native), "file": frame.file, "line": frame.line}
 
 
 def _of_local(local: Local) -> dict[str, object]:

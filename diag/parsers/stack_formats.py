@@ -33,8 +33,14 @@ _TEXTS: Mapping[str, tuple[Anchor, Marks]] = {
     "strace": (lambda line: next(strace.trace_lines([line]), False), strace.trace_lines),
     "perf script": (perf.SAMPLE.match, perf.script_lines),
 }
-# pyspy-30484-1.json, stacks_30484.txt, strace.30484 - but not pyspy-1.txt, which is the first of several
-_PID = re.compile(r"^[A-Za-z][A-Za-z_-]*?[-_.](\d{3,7})(?=\D|$)|^[A-Za-z][A-Za-z_-]*?[-_.](\d{1,7})[-_.]\d+(?=\D|$)")
+_DATED = re.compile(r"(?<!\d)20\d\d[-_.]?\d\d[-_.]?\d\d(?:[T_-]?\d\d[-_.:]?\d\d(?:[-_.:]?\d\d)?)?Z?(?!\d)")
+_PIDS = (
+    re.compile(r"(?i:(?<![a-z])pid)[-_.=]?(\d{1,7})(?!\d)"),  # hang.pid-7.txt
+    re.compile(r"^[A-Za-z][A-Za-z_-]*?[-_.](\d{3,7})(?=\D|$)"),  # pyspy-30484-1.json, stacks_30484.txt - but not pyspy-1.txt, the first of several
+    re.compile(r"^[A-Za-z][A-Za-z_-]*?[-_.](\d{1,7})[-_.]\d+(?=\D|$)"),  # pyspy-88-1.json
+)
+_ALONE = re.compile(r"(?<![A-Za-z0-9])[1-9]\d{2,6}(?![A-Za-z0-9])")
+"""4121.faulthandler, worker-tp0-4121.txt: the only number of its kind."""
 
 
 def format_of(name: str, head: str) -> str | None:
@@ -44,7 +50,7 @@ def format_of(name: str, head: str) -> str | None:
     if perf.is_report(head):
         return "perf report"
     if engine_log.looks_like_log(head):
-        return None  # a dump inside an engine's log stays part of that log
+        return None  # a dump inside an engine's log stays part of that log: log_dumps reads it there
     lines = [line for line in head.splitlines()[:HEAD_LINES] if line.strip()]
     for found, (anchor, marks) in _TEXTS.items():
         if any(anchor(without_prefix(line)) for line in lines):
@@ -55,9 +61,11 @@ def format_of(name: str, head: str) -> str | None:
 
 
 def pid_in(name: str) -> int | None:
-    """The process that a file name tells, if it does."""
-    match = _PID.match(name)
-    return None if match is None else int(match[1] or match[2])
+    """The process that a file name tells, if it does; dates and times in it are none."""
+    bare = _DATED.sub("", name)
+    told = next((int(match[1]) for pattern in _PIDS if (match := pattern.search(bare)) is not None), None)
+    alone = set(_ALONE.findall(bare))
+    return told if told is not None or len(alone) != 1 else int(alone.pop())
 
 
 def order_in(path: str) -> tuple[object, ...]:

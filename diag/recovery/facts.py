@@ -55,7 +55,10 @@ class Fact:
 
 @dataclass(frozen=True)
 class Around:
-    """One recovery and what its capture tells. `begin`: what its time is counted from; `until`: when the next one begins."""
+    """One recovery and what its capture tells. `begin`: what its time is counted from; `until`: when the next one begins.
+
+    `first`: a first start, before which nothing was served.
+    """
 
     begin: Time | None
     ready: Time | None
@@ -66,6 +69,7 @@ class Around:
     events: Sequence[Event]
     requests: Sequence[Request]
     samples: Sequence[Sample]
+    first: bool = False
 
     def end(self, seconds: float) -> Time:
         """So long after it was ready, or until the next recovery begins."""
@@ -74,10 +78,11 @@ class Around:
 
 
 def facts(seen: Around) -> list[Fact]:
-    """All of them. Those about what came after need that it was ready."""
+    """All of them. Those about what came after need that it was ready, those about clients that they had been served before."""
     found = [*_weights(seen.start), *_compile(seen.start), *_back_off(seen)]
     if seen.ready is not None:
-        found += [*_queue(seen, seen.ready), *_preempted(seen, seen.ready), *_router(seen, seen.ready), *_clients(seen, seen.ready), *_hit_rates(seen, seen.ready)]
+        found += [*_queue(seen, seen.ready), *_preempted(seen, seen.ready), *_router(seen, seen.ready), *_hit_rates(seen, seen.ready)]
+        found += [] if seen.first else _clients(seen, seen.ready)
     return found
 
 
@@ -157,7 +162,7 @@ def _preempted(seen: Around, ready: Time) -> Iterator[Fact]:
     counted = max(reads, key=lambda item: item.value, default=None)  # a new process counts from zero
     if found:
         yield Fact("preempted", found[0].ts, float(len(found)), f"lines of preemption: {len(found)}, the first: {found[0].message}", found[0].source)
-    elif counted is not None:
+    elif counted is not None and counted.value > 0:
         yield Fact("preempted", counted.ts, counted.value, f"{counted.name} is {counted.value:.0f}", counted.source)
 
 

@@ -132,7 +132,7 @@ def _recovery(life: Life | None, start: Start | None, since: Time | None, until:
     mttr = aftermath.span_s(begin, ready)
     stages = [*_down(life, fault, begun, seen.events), *built, *_back(fault, begin, ready, until, lines, seen)]
     stats = aftermath.points(lines, seen.samples)
-    about_it = tuple(facts(Around(begin, ready, until, start, lines, stats, seen.events, seen.requests, seen.samples)))
+    about_it = tuple(facts(Around(begin, ready, until, start, lines, stats, seen.events, seen.requests, seen.samples, fault.cause == "start")))
     unasked = _nobody_asked(about_it)
     stages = [replace(row, why=NOBODY_ASKED) if unasked and row.stage == "traffic_switched" and row.seconds is not None else row for row in stages]
     rows = tuple(sorted(stages, key=lambda row: STAGES.index(row.stage)))

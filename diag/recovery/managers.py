@@ -19,7 +19,7 @@ OF_ENGINES = re.compile(r"(?i)engine|vllm|sglang|llm|gpu|npu|model|memory|infer|
 DOWN = frozenset({"exit", "stop", "killing", "oom_kill", "segfault"})
 GAVE_UP = ("systemd (start limit)", "supervisord (gave up)")
 SOON_S = 120.0
-"""A manager that ended this much later had no time to act."""
+"""An outage that was over sooner needs no explanation; a manager that ended this much later had no time to act."""
 REGULAR = 2.5
 """So many times longer than its runs are apart it may be silent: jobs of timers end all the time."""
 
@@ -80,6 +80,12 @@ def managers(outage: Outage, events: Sequence[Event], rules: Mapping[str, WatchR
         if not _same(name, outage.unit):
             names.setdefault(_short(name), name)
     return [found for name in names.values() if (found := _manager(name, outage, events, rules.get(name), name in mapped)) is not None]
+
+
+def unattended(outage: Outage, found: Sequence[Manager]) -> bool | None:
+    """It lasted, and of those who could have taken over all that is told is that they were not there. None: nothing is told of anybody."""
+    there = [not manager.absent for manager in found if manager.absent is not None]
+    return False if outage.seconds < SOON_S or any(there) else True if there else None
 
 
 def _manager(name: str, outage: Outage, events: Sequence[Event], rule: WatchRule | None, mapped: bool) -> Manager | None:

@@ -41,6 +41,8 @@ KERNEL_BEFORE_S = 60.0
 SIGNALLED = frozenset({129, 130, 131, 143})
 CRASHED = frozenset({132, 133, 134, 135, 136, 139})
 KILLED = 137
+SOFT = re.compile(r"soft=True|(?i:soft watchdog)")
+"""SGLang's watchdog that writes dumps and ends nothing."""
 RECEIVED = re.compile(r"received signal|SIGTERM|SIGINT|KeyboardInterrupt: terminated|cannot schedule new futures")
 DEATHS = frozenset({"fatal", "engine_dead", "worker_died"})
 DEVICE_KINDS = frozenset({"xid", "nvrm", "device_error", "nccl_error", "segfault", "hung_task"})
@@ -60,7 +62,9 @@ def is_signal(line: Line) -> bool:
     """A line that is only written when a signal has come from outside, or the engine's own watchdog acts."""
     if line.event == "futures_after_shutdown":
         return fingerprints.PROOF_OF_SIGTERM.search(line.message) is not None
-    return line.event in ("shutdown_signal", "watchdog") or (line.event == "shutdown_step" and line.message.startswith("Shutting down"))
+    if line.event == "watchdog":
+        return SOFT.search(line.message) is None
+    return line.event == "shutdown_signal" or (line.event == "shutdown_step" and line.message.startswith("Shutting down"))
 
 
 def attribute(restart: Restart, known: frozenset[str]) -> None:

@@ -263,8 +263,9 @@ def _moments(restart: Restart) -> list[Time]:
 
 
 def _is_a_job(restart: Restart) -> bool:
-    """What ends soon, by itself, and is started again by nobody who restarts services, is a job of a timer."""
+    """What ends soon, by itself, and is started again by nobody who restarts services, is a job of a timer; a container that waits to be started again is none."""
     if restart.lines or restart.how == "external" or restart.who == "supervisor":
         return not restart.lines and restart.how == "auto" and restart.code == 0
     life_s = between_s(restart.started_at, restart.stopped_at) if restart.started_at is not None and restart.stopped_at is not None else None
-    return restart.code == 0 or (life_s is not None and life_s <= JOB_S)
+    container = any(event.origin == "kubernetes" for event in restart.events)
+    return restart.code == 0 or (life_s is not None and life_s <= JOB_S and not container)

@@ -52,6 +52,7 @@ TABLES: tuple[Table, ...] = (
         "ended VARCHAR: how it ended, HAProxy's four flags, or `client left`; NULL = not logged",
         "queue_s DOUBLE: waited in the proxy's queue; NULL = not logged", "first_byte_s DOUBLE: until the first byte of the answer; NULL = not logged",
         "queued BIGINT: requests that waited in the proxy before it; NULL = not logged",
+        "cached BOOLEAN: a cache in front of the engine answered it; NULL = not logged",
     ),
     table(
         "watchdog_rules",

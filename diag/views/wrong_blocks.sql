@@ -20,6 +20,7 @@
 -- col owned: it holds rows of one block of another request, bit for bit, in every layer, in keys and in values, while the request's tokens are right elsewhere
 -- col telling: no kernel and no other prompt explains it: blocks behind it are the same, or it is owned
 -- col why: what makes it telling; NULL = nothing
+-- col accuses: it is wrong in the last layer, in half of all layers and on every rank, and telling: it holds what it should not
 -- col verdict: its verdict, the first in execution order
 -- col bad_physical: its id in the pool of the bad run; NULL = no block table
 WITH kv AS (
@@ -69,5 +70,5 @@ SELECT bundle, host, capture, good_dump, bad_dump, rank, step, request, block, l
   donor, donor_block, donor_request, donor_by, owned, later_right > 0 OR owned AS telling,
   CASE WHEN later_right > 0 THEN later_right || ' of ' || later || ' blocks behind it are the same in the last one'
     WHEN owned THEN 'it is block ' || donor_block || ' of ' || coalesce(nullif(donor_request, donor) || ' in ', '') || donor || ', in each of them' END AS why,
-  verdict, bad_physical, source
+  in_last AND (later_right > 0 OR owned) AND wrong_ranks = ranks AND 2 * wrong_layers >= layers AS accuses, verdict, bad_physical, source
 FROM placed WHERE wrong

@@ -1,19 +1,21 @@
-"""Fills a cache server with values of a known kind and saves its RDB file: the samples of the cache rules.
+"""Fills a cache server with values of a known kind and saves its RDB file, or what a scan of it says: the samples of the cache rules.
 
     python samples/cache-values/fill.py [NAME…]      # all, or some of those in sample.toml
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import pickle
 import shutil
 import struct
+import subprocess
 import sys
 import tempfile
 import types
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,13 @@ class CacheItem:
 
 
 CacheItem.__module__ = "vision.cache"
+
+
+class Image:
+    """A class of the service that hardly any of its values names."""
+
+
+Image.__module__ = "vision.images"
 
 
 class Runs:
@@ -113,14 +122,18 @@ def old_versions(client: Any) -> None:
 
 def errors(client: Any) -> None:
     captions(client)
+    stored_errors(client, 2)
+
+
+def stored_errors(client: Any, count: int, ttl_s: int = DAY_S) -> None:
     body = {"error": {"message": "The server is overloaded", "type": "server_error", "code": 503}}
-    for number in range(2):
-        client.set(f"captions:{digest(f'error {number}')}", json.dumps(body), ex=DAY_S)
+    for number in range(count):
+        client.set(f"captions:{digest(f'error {number}')}", json.dumps(body), ex=ttl_s)
 
 
-def captions(client: Any) -> None:
+def captions(client: Any, count: int = SOUND) -> None:
     """Answers, some of them about errors."""
-    for number in range(SOUND):
+    for number in range(count):
         words = "an error page on a screen" if number % 20 == 0 else f"a picture of {digest(number)}"
         body = {"caption": words, "model": "blip-2", "score": number / SOUND, "error": None}
         client.set(f"captions:{digest(number)}", json.dumps(body), ex=DAY_S)
@@ -128,11 +141,63 @@ def captions(client: Any) -> None:
 
 def foreign(client: Any) -> None:
     sound(client)
-    client.set(f"clip-vit-b-32:image:{digest('runs')}", pickle.dumps(Runs()), ex=7 * DAY_S)
+    running(client, 1)
+
+
+def running(client: Any, count: int, family: str = "clip-vit-b-32:image") -> None:
+    for number in range(count):
+        client.set(f"{family}:{digest(f'runs {number}')}", pickle.dumps(Runs()), ex=7 * DAY_S)
+
+
+def few_siblings(client: Any) -> None:
+    """Ghosts in families of which too few values are sound to tell what they should be; there are enough of them in another database."""
+    sound(client)
+    place = client.connection_pool.connection_kwargs
+    other = redis.Redis(host=place["host"], port=place["port"], db=1)
+    for family in ("vit-l-14:image", "siglip:image"):
+        sound(other, family, 25)
+        sound(client, family, 18)
+    for number in range(3):
+        client.set(f"vit-l-14:image:{digest(f'cut {number}')}", vector(number)[:-40], ex=7 * DAY_S)
+    running(client, 3, "siglip:image")
+    captions(other, 25)
+    captions(client, 18)
+    stored_errors(client, 5)
+    pairs(other)
+    for number in range(100, 103):
+        client.set(f"{chunk_name(number)}kv_bytes", chunk(number, 16))
+    other.close()
+
+
+def markers_and_versions(client: Any) -> None:
+    """Null markers and old versions, beside other ghosts, small families and a second database in which all is well."""
+    null_markers(client)
+    ghosts(client)
+    sound(client, "siglip:image", 25)
+    client.set(f"siglip:image:{digest('nan')}", pickle.dumps(np.full((1, 64), np.nan, "f4")), ex=7 * DAY_S)
+    sound(client, "vit-l-14:image", 12)
+    for number in range(3):
+        client.set(f"vit-l-14:image:{digest(f'none {number}')}", pickle.dumps(None))
+    sound(client, "mm:v1:image", 22)
+    old_versions(client)
+    sound(client, "audio:v2:clip", 30)
+    place = client.connection_pool.connection_kwargs
+    other = redis.Redis(host=place["host"], port=place["port"], db=1)
+    for family in ("clip-vit-b-32:image", "mm:v3:image"):
+        sound(other, family, 25)
+    other.close()
+
+
+def sick_vectors(client: Any) -> None:
+    """What is wrong in the other samples with vectors and chunks, on one server."""
+    ghosts(client)
+    corrupt(client)
+    foreign(client)
+    halves(client)
 
 
 def look_alikes(client: Any) -> None:
-    """Nothing wrong here: short-lived null markers, sparse, padded, short and few values, one model version, whole pairs."""
+    """Nothing wrong here: short-lived null markers and errors, sparse, padded, short and few values, one model version, whole pairs, an own class."""
     sound(client)
     for number in range(4):
         client.set(f"clip-vit-b-32:image:{digest(f'negative {number}')}", b"null", ex=300)
@@ -148,34 +213,59 @@ def look_alikes(client: Any) -> None:
         client.set(f"vision:v2:image:{digest(seed)}", pickle.dumps(CacheItem(vector(seed), broken=False)), ex=7 * DAY_S)
     for seed in range(5):
         client.set(f"trial:{digest(seed)}", vector(seed, 1, 2 + seed))
+        # an encoding of its own that begins as pickles do: most of this family would be broken
+        client.set(f"packed:image:{digest(seed)}", vector(seed)[:-40] if seed < 3 else vector(seed))
+    named = {"data": np.random.default_rng(0).normal(size=(1, 64)).astype("f4"), "of": Image()}
+    client.set(f"clip-vit-b-32:image:{digest('named')}", pickle.dumps(named), ex=7 * DAY_S)
     captions(client)
+    stored_errors(client, 2, ttl_s=30)
     pairs(client)
 
 
 MAKERS: dict[str, Callable[[Any], None]] = {
     "ghosts": ghosts, "corrupt": corrupt, "null-markers": null_markers, "half-entries": halves, "old-versions": old_versions,
-    "errors": errors, "foreign": foreign, "look-alikes": look_alikes,
+    "errors": errors, "foreign": foreign, "look-alikes": look_alikes, "few-siblings": few_siblings,
 }  # fmt: skip
 
 
-def record(name: str) -> None:
-    """samples/cache-values/NAME/dump.rdb anew, from a server of its own."""
-    module = types.ModuleType("vision.cache")
-    module.CacheItem = CacheItem  # type: ignore[attr-defined]
-    sys.modules.setdefault("vision", types.ModuleType("vision"))
-    sys.modules["vision.cache"] = module
+SERVERS: dict[str, dict[str, Callable[[Any], None]]] = {
+    "three-servers": {"vectors": sick_vectors, "answers": errors, "sound": look_alikes},
+    "two-servers": {"markers": markers_and_versions, "vectors": ghosts, "sound": look_alikes},
+}
+"""Samples of what `scan-cache --out` wrote of each server."""
+
+
+@contextlib.contextmanager
+def filled(make: Callable[[Any], None]) -> Iterator[tuple[labs.Server, Path]]:
+    """A server with these values, and its saved file."""
     with tempfile.TemporaryDirectory() as folder, labs.start_server(Path(folder)) as server:
-        client = redis.Redis.from_url(server.tcp_url)
-        MAKERS[name](client)
-        client.save()
-        client.close()
-        target = HERE / name
-        target.mkdir(exist_ok=True)
-        shutil.copyfile(Path(folder) / "dump.rdb", target / "dump.rdb")
+        with redis.Redis.from_url(server.tcp_url) as client:
+            make(client)
+            client.save()
+        yield server, Path(folder) / "dump.rdb"
+
+
+def record(name: str) -> None:
+    """samples/cache-values/NAME anew, from servers of its own."""
+    for owned in (CacheItem, Image):
+        module = types.ModuleType(owned.__module__)
+        setattr(module, owned.__name__, owned)
+        sys.modules.setdefault("vision", types.ModuleType("vision"))
+        sys.modules[owned.__module__] = module
+    target = HERE / name
+    target.mkdir(exist_ok=True)
+    if name in SERVERS:
+        for which, make in SERVERS[name].items():
+            with filled(make) as (server, _):
+                scan = [sys.executable, "-m", "diag.cli", "scan-cache", server.tcp_url, "--out", str(target / f"{which}.parquet")]
+                subprocess.run(scan, check=False, stdout=subprocess.DEVNULL)  # exits 1 where it finds ghosts
+    else:
+        with filled(MAKERS[name]) as (_, dump):
+            shutil.copyfile(dump, target / "dump.rdb")
 
 
 def main() -> None:
-    for name in sys.argv[1:] or MAKERS:
+    for name in sys.argv[1:] or (*MAKERS, *SERVERS):
         record(name)
         print(f"cache-values/{name}")
 

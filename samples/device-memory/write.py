@@ -128,10 +128,29 @@ def memory(to: Path) -> None:
     told = journal(*KILLED, *AGAIN, *GAVE_UP)
     write(to / "orphan-holds", vllm=refused().lines, journal=told, ps=ps((4102, 1, "09:00:05", "VLLM::EngineCore")), smi=devices((0, 4102, "VLLM::EngineCore", 72904)))
     tenant = (6200, 6100, "09:31:00", "/usr/local/bin/ollama runner --model /srv/models/blob --port 40113")
-    write(
-        to / "tenant-holds", vllm=refused().lines, journal=told,
-        ps=ps((6100, 1, "08:10:00", "/usr/local/bin/ollama serve"), tenant), smi=devices((0, 6200, "/usr/local/bin/ollama", 72904)),
-    )  # fmt: skip
+    serve = (6100, 1, "08:10:00", "/usr/local/bin/ollama serve")
+    again = refused()
+    again.begin("10:02:06", 5300)
+    again.breaks("10:02:17", 5300, NO_ROOM.format(free="7.39", share=0.9, wanted="71.2"), starting=True)
+    screen = (1200, 1, "08:00:20", "/usr/lib/xorg/Xorg -core :0")
+    smi = devices((0, 6200, "/usr/local/bin/ollama", 72904), (0, 1200, "/usr/lib/xorg/Xorg", 38))
+    write(to / "tenant-holds", vllm=again.lines, journal=told, ps=ps(serve, tenant, screen), smi=smi)
+    # the old core too holds a good part: it is what should not be there
+    orphan = (4102, 1, "09:00:05", "VLLM::EngineCore")
+    smi = devices((0, 4102, "VLLM::EngineCore", 40136), (0, 6200, "/usr/local/bin/ollama", 32768))
+    write(to / "tenant-and-orphan", vllm=refused().lines, journal=told, ps=ps(serve, tenant, orphan), smi=smi)
+    # an engine core of which no list says whose child it is: nobody may be told to end that
+    smi = devices((0, 6200, "/usr/local/bin/ollama", 40136), (0, 8802, "VLLM::EngineCore", 32768))
+    write(to / "tenant-and-unlisted", vllm=refused().lines, journal=told, ps=ps(serve, tenant), smi=smi)
+    # it had started, and the tenant took more afterwards
+    grown = Log()
+    grown.ready("09:00:00", 4100)
+    grown.works("09:02:00", 28, 4100)
+    others = "Process 6200 has 24.60 GiB memory in use. "
+    grown.breaks("09:31:20", 4100, TORCH.format(tried="2.00", free="1.21 GiB", others=others, own="52.60", allocated="49.81", spare="118.20 MiB"), starting=False)
+    ended = journal(KILLED[0], "09:31:24 vllm.service: Main process exited, code=exited, status=1/FAILURE", "09:31:24 vllm.service: Failed with result 'exit-code'.")
+    write(to / "tenant-grows", vllm=grown.lines, journal=ended, ps=ps(serve, tenant), smi=devices((0, 6200, "/usr/local/bin/ollama", 25190)))
+    write(to / "tenant-grows-unlisted", vllm=grown.lines, journal=ended)
     write(to / "share-too-large", vllm=refused("78.02", 0.995, "78.72").lines, journal=told, ps=ps(), smi=devices())
     write(to / "holder-not-listed", vllm=refused().lines, journal=told)
     slow = refused()
@@ -143,10 +162,10 @@ def memory(to: Path) -> None:
     fine.works("09:02:00", 57, 4100)
     fine.ready("10:00:06", 5100)
     fine.works("10:02:00", 20, 5100)
-    manager = [f"{DAY:%Y-%m-%d} 10:00:00 memory-manager: reclaim started on GPU 0", f"{DAY:%Y-%m-%d} 10:00:04 memory-manager: reclaim finished, 78.4 GiB free on GPU 0"]
-    write(to / "reclaimed", vllm=fine.lines, journal=journal(*KILLED, *AGAIN), manager=manager, events_map=RECLAIMS, smi=devices((0, 5102, "VLLM::EngineCore", 72904)), ps=ps(*server(5100, "10:00:05")))
+    write(to / "reclaimed", vllm=fine.lines, journal=journal(*KILLED, *AGAIN), manager=RECLAIMED, events_map=RECLAIMS, smi=devices((0, 5102, "VLLM::EngineCore", 72904)), ps=ps(*server(5100, "10:00:05")))
 
 
+RECLAIMED = [f"{DAY:%Y-%m-%d} 10:00:00 memory-manager: reclaim started on GPU 0", f"{DAY:%Y-%m-%d} 10:00:04 memory-manager: reclaim finished, 78.4 GiB free on GPU 0"]
 RECLAIMS = [
     "[[event]]", 'file = "manager*.log"', 'kind = "reclaim_done"', 'initiator = "memory-manager"', r"regex = '^(?P<ts>\S+ \S+) .*reclaim finished'", "",
     "[[event]]", 'file = "manager*.log"', 'kind = "reclaim_start"', 'initiator = "memory-manager"', r"regex = '^(?P<ts>\S+ \S+) .*reclaim started'",
@@ -157,16 +176,23 @@ RECLAIMS = [
 
 
 def fragments(to: Path) -> None:
-    """Twenty minutes after a restart memory runs out, with much or with little of it in pieces."""
-    for name, spare, allocated in (("fragmented", "9.35 GiB", "58.11"), ("full", "118.20 MiB", "67.34")):
+    """Minutes or hours after a restart, or in a first life, memory runs out, with much or with little of it in pieces."""
+    for name, spare, allocated, minutes, lived in (
+        ("fragmented", "9.35 GiB", "58.11", 20, True), ("full", "118.20 MiB", "67.34", 20, True), ("fragmented-late", "9.35 GiB", "58.11", 190, True),
+        ("fragmented-reclaimed", "9.35 GiB", "58.11", 20, True), ("fragmented-first-life", "9.35 GiB", "58.11", 20, False), ("fragmented-no-journal", "9.35 GiB", "58.11", 20, False),
+    ):  # fmt: skip
         log = Log()
-        log.ready("09:00:00", 4100)
-        log.works("09:02:00", 57, 4100)
+        if lived:
+            log.ready("09:00:00", 4100)
+            log.works("09:02:00", 57, 4100)
         log.ready("10:00:06", 5100)
-        log.works("10:02:00", 20, 5100, 97.0)
-        log.breaks("10:22:10", 5100, TORCH.format(tried="2.00", free="1.21 GiB", others="", own="77.60", allocated=allocated, spare=spare), starting=False)
-        told = journal(*KILLED, *AGAIN, "10:22:14 vllm.service: Main process exited, code=exited, status=1/FAILURE", "10:22:14 vllm.service: Failed with result 'exit-code'.")
-        write(to / name, vllm=log.lines, journal=told)
+        log.works("10:02:00", minutes, 5100, 97.0)
+        end = later("10:02:10", 60 * minutes)
+        log.breaks(end, 5100, TORCH.format(tried="2.00", free="1.21 GiB", others="", own="77.60", allocated=allocated, spare=spare), starting=False)
+        died = (f"{later(end, 4)} vllm.service: Main process exited, code=exited, status=1/FAILURE", f"{later(end, 4)} vllm.service: Failed with result 'exit-code'.")
+        told = {} if name == "fragmented-no-journal" else {"journal": journal(*(KILLED if lived else ()), *AGAIN[-lived - 1 :], *died)}
+        manager = {"manager": RECLAIMED, "events_map": RECLAIMS} if name == "fragmented-reclaimed" else {}
+        write(to / name, vllm=log.lines, **told, **manager)
 
 
 def standby(to: Path) -> None:
@@ -222,11 +248,78 @@ def manager(to: Path) -> None:
         write(to / name, vllm=log.lines, journal=journal(*told), **extra)
 
 
+def outage(log: Log, told: list[str], began: str, back: str, pid: int, by: str) -> None:
+    """The engine dies, and `by` starts it again."""
+    log.breaks(began, pid - 1000, "torch.AcceleratorError: CUDA error: an illegal memory access was encountered", starting=False)
+    told += [f"{later(began, 3)} vllm.service: Main process exited, code=exited, status=1/FAILURE", f"{later(began, 3)} vllm.service: Failed with result 'exit-code'."]
+    if by == "person":
+        told.append(f"{back} sudo[811]: dana : TTY=pts/0 ; PWD=/srv ; USER=root ; COMMAND=/usr/bin/systemctl start {UNIT}")
+    told.append(f"{back} Started vllm.service - vLLM server.")
+    log.ready(later(back, 1), pid)
+
+
+def several(to: Path) -> None:
+    """Outages of one morning, and who watched in each of them."""
+    for name in ("manager-gone-before", "one-of-two-managers", "manager-log-not-given"):
+        log = Log()
+        log.ready("09:00:00", 4100)
+        log.works("09:02:00", 10, 4100)
+        told = ["08:00:00 Started engine-manager.service - engine manager.", "08:00:00 Started engine-watchdog.service - engine watchdog.", KILLED[0]]
+        own = [f"{DAY:%Y-%m-%d} 09:05:00 engine-manager: vllm does not answer, 1 of 2"]
+        extra: dict[str, list[str]] = {}
+        if name == "manager-gone-before":  # gone while a person is at once there; started again; then silent
+            told.append("09:18:00 engine-manager.service: Main process exited, code=killed, status=9/KILL")
+            outage(log, told, "09:20:00", "09:20:50", 5100, "person")
+            told.append("09:25:00 Started engine-manager.service - engine manager.")
+            extra = {"manager": own, "events_map": WATCHED}
+        elif name == "one-of-two-managers":  # one is gone, the other one is restarted, in vain
+            told.append("09:48:30 engine-manager.service: Main process exited, code=killed, status=9/KILL")
+        else:  # the manager is there once, and nothing is told of it later
+            outage(log, told, "09:20:00", "09:24:00", 5100, "person")
+            told.insert(-2, "09:21:00 Started engine-manager.service - engine manager.")
+        outage(log, told, "10:00:00", "10:38:12", 6100, "person")
+        if name == "one-of-two-managers":
+            told.insert(-2, "10:04:00 Started engine-watchdog.service - engine watchdog.")
+        write(to / name, vllm=log.lines, journal=journal(*told), **extra)
+
+
+def edges(to: Path) -> None:
+    """What is nearly an orphan that holds memory, a share that is too large, or a standby."""
+    told = journal(*KILLED, *AGAIN, *GAVE_UP)
+    log = Log()
+    log.begin("10:00:06", 5100, 0.2)
+    log.breaks("10:00:17", 5100, "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.", starting=True)
+    write(to / "share-too-small", vllm=log.lines, journal=told, ps=ps(), smi=devices((0, 5102, "VLLM::EngineCore", 15800)))
+    write(to / "reclaimed-share-too-large", vllm=refused("78.02", 0.995, "78.72").lines, journal=told, ps=ps(), smi=devices(), manager=RECLAIMED, events_map=RECLAIMS)
+    tenant = ((6100, 1, "08:10:00", "/usr/local/bin/ollama serve"), (6200, 6100, "09:31:00", "/usr/local/bin/ollama runner --model /srv/models/blob --port 40113"))
+    small = devices((0, 6200, "/usr/local/bin/ollama", 71900), (0, 4102, "VLLM::EngineCore", 412), (0, 7102, "VLLM::EngineCore", 590))
+    write(to / "tenant-and-small-ones", vllm=refused().lines, journal=told, ps=ps(*tenant, (4102, 1, "09:00:05", "VLLM::EngineCore"), *server(7100, "09:40:00", port=8001)), smi=small)
+    primary = Log()
+    primary.ready("09:00:00", 4100, 0.6)
+    primary.works("09:02:00", 8, 4100, 88.0)
+    primary.breaks("09:10:00", 4100, "torch.AcceleratorError: CUDA error: an illegal memory access was encountered", starting=False)
+    primary.ready("09:10:06", 4300, 0.6)
+    primary.works("09:12:00", 70, 4300, 88.0)
+    primary.breaks(
+        "10:22:10", 4300, TORCH.format(tried="2.00", free="1.21 GiB", others="Process 7102 has 25.30 GiB memory in use. ", own="52.60", allocated="49.81", spare="118.20 MiB"), starting=False,
+    )  # fmt: skip
+    told = journal(
+        KILLED[0], "09:10:03 vllm.service: Main process exited, code=exited, status=1/FAILURE", "09:10:05 Started vllm.service - vLLM server.",
+        "10:22:14 vllm.service: Main process exited, code=exited, status=1/FAILURE", "10:22:14 vllm.service: Failed with result 'exit-code'.",
+    )  # fmt: skip
+    both = devices((0, 7102, "VLLM::EngineCore", 25907))
+    write(to / "standby-not-in-journal", vllm=primary.lines, journal=told, ps=ps(*server(7100, "10:19:55", port=8001)), smi=both)
+    own = [f"{DAY:%Y-%m-%d} 10:10:00 engine-manager: vllm does not answer, 1 of 2"]
+    write(to / "standby-with-manager-log", vllm=primary.lines, ps=ps(*server(7100, "10:19:55", port=8001)), smi=both, manager=own, events_map=WATCHED)
+
+
 def main(to: Path) -> None:
     memory(to)
     fragments(to)
     standby(to)
     manager(to)
+    several(to)
+    edges(to)
 
 
 if __name__ == "__main__":

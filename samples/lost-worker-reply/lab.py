@@ -1,6 +1,7 @@
 """An engine as vLLM builds it: a front end, an engine core that schedules, two workers; each is a process with vLLM's title.
 
     python lab.py --port 8080
+    python lab.py --node 0-2/shared/group      # on another host of the same engine: workers 2 to 3, --node 2-3/shared/group
     curl localhost:8080/health            # always answered: by the front end
     curl localhost:8080/generate          # answered after eight steps of the engine
     curl localhost:8080/generate?drop=1        # the answer of one worker is lost: the core waits for it, the workers for an order

@@ -70,9 +70,9 @@ def save(folder: Path, dump: Mapping[str, np.ndarray]) -> Path:
     return folder
 
 
-def save_operations(folder: Path, steps: Sequence[tuple[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]) -> Path:
-    """Operations with inputs and outputs in the layout of msprobe."""
-    place = folder / "step0" / "rank0"
+def save_operations(folder: Path, steps: Sequence[tuple[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]], step: int = 0, rank: int = 0) -> Path:
+    """Operations with inputs and outputs in the layout of msprobe, at one step of one rank."""
+    place = folder / f"step{step}" / f"rank{rank}"
     data = place / "dump_tensor_data"
     data.mkdir(parents=True)
     told: dict[str, object] = {}
@@ -97,23 +97,23 @@ def compared(target: Path, work: Path, good: Mapping[str, np.ndarray], bad: Mapp
     compare(target, work, *[part for name in donors or {} for part in ("--donors", name)])
 
 
-def compare(target: Path, work: Path, *options: str) -> None:
+def compare(target: Path, work: Path, *options: str, good: str = "good", bad: str = "bad", name: str = "comparison.json") -> None:
     run = subprocess.run(
-        ["llmdiag", "compare-dumps", "good", "bad", *options, "-o", str(target.absolute() / "comparison.json"), "-f", "json"],
+        ["llmdiag", "compare-dumps", good, bad, *options, "-o", str(target.absolute() / name), "-f", "json"],
         cwd=work, capture_output=True, text=True,
     )  # fmt: skip
     if run.returncode not in (0, 1):
         raise SystemExit(run.stderr)
-    document = json.loads((target / "comparison.json").read_text())
+    document = json.loads((target / name).read_text())
     # What a rule says of it belongs to the rule, and the folder it was made in to nobody.
     document["diagnosis"], document["lookups"], document["seconds"] = None, [], 0.0
-    for who in ("good", "bad"):
-        document[who]["root"] = who
+    for who, root in (("good", good), ("bad", bad)):
+        document[who]["root"] = root
     for donor in document["donors"]:
         donor["root"] = donor["name"]
     pairs = document.pop("pairs")
     text = json.dumps(document, ensure_ascii=False)[:-1] + ',"pairs":[\n' + ",\n".join(json.dumps(pair) for pair in pairs) + "]}\n"
-    (target / "comparison.json").write_text(text)
+    (target / name).write_text(text)
 
 
 # --- logs ---
@@ -153,6 +153,130 @@ def asked_and_logged(target: Path, cached: int) -> None:
     save_experiment(target, {**EXPERIMENT, "verdict": "no-failure", "started_at": 1767607200.0, "seconds": 9.0, "ended": "full", "healed_by_bypass": None,
         "because": ["the cache was full (usage reached 100 %), and 3 re-asks used cached blocks after that"],
         "arms": [{"arm": "pressure", "stickiness": None}], "trials": trials})  # fmt: skip
+
+
+def failing_lookups(target: Path, work: Path) -> None:
+    """Six questions, four answered wrongly: two whose lookup meets a hole (one goes by the binary search, one by the walk), one whose lookup is sound, one of which the log has nothing."""
+    chains = [([1, 0, 1], 3, 3, True), ([1, 0, 1], 3, 1, True), ([1, 1, 1], 3, 3, True), ([1, 0, 1], 3, 3, False), ([1, 1, 1], 3, 3, False)]
+    names = [f"cmpl-77aa0{number}" for number in range(len(chains))]
+    told = [lookup(flags, answer, second, name) for second, ((flags, answer, _, _), name) in enumerate(zip(chains, names, strict=True), 1)]
+    (target / "lookups.log").write_text("".join(told), encoding="utf-8")
+    trials = [
+        {**asked("pressure", ordinal, ordinal, "empty" if failed else "same", cached * TOKENS, request=name), "ts": 1767607200.0 + ordinal, **({"reproduced": True} if failed else {})}
+        for ordinal, ((_, _, cached, failed), name) in enumerate([*zip(chains, names, strict=True), (([], 0, 3, True), "cmpl-77aa09")], 1)
+    ]  # fmt: skip
+    save_experiment(target, {**EXPERIMENT, "verdict": "reproduced", "started_at": 1767607200.0, "seconds": 9.0, "ended": "reproduced", "healed_by_bypass": True, "trials": trials})
+
+
+DUMPED, DONOR = "cmpl-40", "cmpl-41"
+
+
+def dumped(target: Path, work: Path) -> None:
+    """The dumps of stale(), named after their requests; beside block 0 a kernel spoiled block 2 of the first layer."""
+    bad = cache(PROMPT, {0: OTHER})
+    bad["layers.0.v_cache"][2] = drawn("a kernel", shape=(TOKENS, HEADS, DIM))
+    for name, dump in (("good", cache(PROMPT)), (DUMPED, bad), (DONOR, cache(OTHER))):
+        save(work / name, dump)
+    compare(target, work, "--donors", DONOR, bad=DUMPED)
+
+
+def lookups(target: Path, **flags: Sequence[int]) -> None:
+    """Lookups of requests cmpl-NN, one after the other: a binary search that answers all that is logged, and the walk."""
+    text = "".join(lookup(mask, len(mask) if any(mask) else 0, second, name.replace("_", "-")) for second, (name, mask) in enumerate(flags.items(), 1))
+    (target / "lookups.log").write_text(text, encoding="utf-8")
+
+
+def answers(target: Path, *trials: dict[str, object], **facts: object) -> None:
+    """An experiment of the minute in which lookups() were logged."""
+    document = {**EXPERIMENT, "verdict": "no-failure", "started_at": 1767607200.0, "seconds": 9.0, "ended": "full", "because": ["the cache was full"], **facts}
+    save_experiment(target, {**document, "trials": [{**trial, "ts": 1767607200.0 + number} for number, trial in enumerate(trials, 1)]})
+
+
+def dump_and_lookups(target: Path, work: Path) -> None:
+    dumped(target, work)
+    lookups(target, cmpl_39=[1, 0, 1], cmpl_40=[0, 1, 1], cmpl_41=[0, 1, 1], cmpl_42=[1, 1, 1], cmpl_43=[1, 0, 1])
+    answers(
+        target, asked("pressure", 1, 0, "empty", 3 * TOKENS, reproduced=True, request="cmpl-39"), asked("pressure", 2, 1, "empty", 3 * TOKENS, reproduced=True, request=DUMPED),
+        asked("pressure", 3, 2, "same", TOKENS, request="cmpl-43"), asked("pressure", 4, 3, "same", 3 * TOKENS, request="cmpl-42"), verdict="reproduced", ended="reproduced", healed_by_bypass=True,
+    )  # fmt: skip
+
+
+def dump_and_anothers_lookup(target: Path, work: Path) -> None:
+    dumped(target, work)
+    lookups(target, cmpl_39=[1, 0, 1], cmpl_42=[1, 1, 1], cmpl_43=[1, 0, 1])
+    answers(target, asked("pressure", 1, 0, "same", 3 * TOKENS, request="cmpl-39"), asked("pressure", 2, 1, "same", 3 * TOKENS, request="cmpl-42"))
+
+
+def spoiled(target: Path, work: Path) -> None:
+    """Only what the kernel spoiled in dumped(): one block, in the first layer alone."""
+    bad = cache(PROMPT)
+    bad["layers.0.v_cache"][2] = drawn("a kernel", shape=(TOKENS, HEADS, DIM))
+    save(work / "good", cache(PROMPT))
+    save(work / DUMPED, bad)
+    compare(target, work, bad=DUMPED)
+    versions(target, "mindie_llm-2.2rc1.dist-info")
+
+
+def spoiled_block_and_lookups(target: Path, work: Path) -> None:
+    spoiled(target, work)
+    lookups(target, cmpl_39=[1, 1, 0, 1], cmpl_40=[1, 1, 1, 1])
+    answers(target, asked("pressure", 1, 0, "same", 4 * TOKENS, request="cmpl-39"), asked("pressure", 2, 1, "same", 4 * TOKENS, request=DUMPED))
+
+
+def spoiled_block_and_walk(target: Path, work: Path) -> None:
+    spoiled(target, work)
+    lookups(target, cmpl_39=[1, 1, 0, 1], cmpl_40=[1, 1, 1, 1])
+    answers(target, asked("pressure", 1, 0, "same", 2 * TOKENS, request="cmpl-39"), asked("pressure", 2, 1, "same", 4 * TOKENS, request=DUMPED))
+
+
+def dump_and_sound_lookup(target: Path, work: Path) -> None:
+    dumped(target, work)
+    lookups(target, cmpl_40=[0], cmpl_42=[1, 1, 1])
+
+
+def walk_not_exercised(target: Path, work: Path) -> None:
+    lookups(target, cmpl_39=[1, 0, 1], cmpl_42=[1, 1, 1])
+    both = (asked("pressure", 1, 0, "same", TOKENS, request="cmpl-39"), asked("pressure", 2, 1, "same", 3 * TOKENS, request="cmpl-42"))
+    answers(target, *both, verdict="not-exercised", exercised=False)
+
+
+def experiment_of_others(target: Path, work: Path) -> None:
+    lookups(target, cmpl_39=[1, 0, 1])
+    answers(target, asked("pressure", 1, 0, "same", 3 * TOKENS, request="cmpl-99"))
+
+
+def experiment_of_the_same(target: Path, work: Path) -> None:
+    lookups(target, cmpl_39=[1, 0, 1])
+    answers(target, asked("pressure", 1, 0, "same", None, request="cmpl-39"))
+
+
+def failure_of_others(target: Path, work: Path) -> None:
+    lookups(target, cmpl_39=[1, 0, 1])
+    answers(target, asked("pressure", 1, 0, "same", 3 * TOKENS, request="cmpl-99"))
+    (target / "repro.json").rename(target / "repro-1.json")
+    answers(target, asked("pressure", 1, 0, "empty", 3 * TOKENS, reproduced=True, request="cmpl-98"), verdict="reproduced", ended="reproduced", healed_by_bypass=True)
+
+
+def other_prompt_first_layer(target: Path, work: Path) -> None:
+    """Only the first layer was dumped, in which a block depends on its own tokens alone."""
+    changed = cache((*OTHER[:TOKENS], *PROMPT[TOKENS:]))
+    first = [{name: array for name, array in dump.items() if ".1." not in name} for dump in (cache(PROMPT), changed)]
+    compared(target, work, *first)
+
+
+def affected_version_no_donor(target: Path, work: Path) -> None:
+    compared(target, work, cache(PROMPT), cache(PROMPT, {0: OTHER}))
+    versions(target, "mindie_llm-2.2rc1.dist-info")
+
+
+def fixed_version(target: Path, work: Path) -> None:
+    stale(target, work, "request-b")
+    versions(target, "mindie_llm-2.3.0.dist-info")
+
+
+def hole_in_fixed_version(target: Path, work: Path) -> None:
+    hole_in_lookup(target, work)
+    versions(target, "mindie_llm-2.3.0.dist-info")
 
 
 def own_lines(target: Path, epoch: int) -> None:
@@ -266,6 +390,53 @@ def old_epoch(target: Path, work: Path) -> None:
     own_lines(target, epoch=2)
 
 
+LIFE = [
+    "[[event]]", 'file = "life.log"', 'kind = "weights_hash"', 'initiator = "engine-manager"', r"regex = '^(?P<ts>\S+ \S+) weights (?P<detail>\S+)'", "",
+    "[[event]]", 'file = "life.log"', 'kind = "sync_barrier"', 'initiator = "engine-manager"', r"regex = '^(?P<ts>\S+ \S+) (?P<detail>barrier .*)'", "",
+    "[[event]]", 'file = "life.log"', 'kind = "generation"', 'initiator = "engine-manager"', r"regex = '^(?P<ts>\S+ \S+) (?P<detail>generation .*)'", "",
+    "[[event]]", 'file = "life.log"', 'kind = "exit"', 'initiator = "engine-manager"', r"regex = '^(?P<ts>\S+ \S+) (?P<detail>engine ended)'",
+]  # fmt: skip
+
+
+def life(target: Path, *told: str) -> None:
+    """What a home-made manager writes of an engine, and its map."""
+    (target / "life.log").write_text("".join(f"2026-11-30 01:{minute:02}:00 {text}\n" for minute, text in enumerate(told)))
+    (target / "events-map.toml").write_text("".join(f"{line}\n" for line in LIFE))
+
+
+def old_epoch_same_weights(target: Path, work: Path) -> None:
+    old_epoch(target, work)
+    life(target, "weights 5d41402a", "weights 5d41402a", "barrier of 8 ranks")
+
+
+def old_epoch_other_weights(target: Path, work: Path) -> None:
+    old_epoch(target, work)
+    life(target, "weights 5d41402a", "weights 7d793037")
+
+
+def old_epoch_in_experiment(target: Path, work: Path) -> None:
+    """Of four requests that reuse an old block one is answered wrongly for sure; one that reuses a block of its own time is, too."""
+    rows = [
+        {"request": name, "method": "engine", "position": n, "block_hash": f"{n + 1:016x}", "block_id": 40 + n, "cached": n != gone, "computed": n != gone, "hit": True,
+         "ts": 1796007298.5, "epoch": epoch if n == 0 else 3, "engine_epoch": 3}
+        for name, epoch, gone in (("r7", 2, None), ("r8", 3, 1), ("r9", 2, None), ("r10", 2, None)) for n in range(3)
+    ]  # fmt: skip
+    (target / "lookups.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    life(target, "weights 5d41402a")
+    trials = [
+        asked("pressure", 7, 0, "empty", 48, reproduced=True, request="r7"), asked("pressure", 8, 1, "empty", 48, reproduced=True, request="r8"),
+        asked("pressure", 9, 2, "same", 48, request="r9"), asked("pressure", 10, 3, "different", 48, reproduced=False, request="r10"),
+    ]  # fmt: skip
+    save_experiment(target, {**EXPERIMENT, "verdict": "reproduced", "started_at": 1796007298.0, "seconds": 40.0, "ended": "reproduced", "healed_by_bypass": True, "trials": trials})
+
+
+def block_of_generation_1_restarted(target: Path, work: Path) -> None:
+    """Beside the block of the life before one of another request."""
+    third = tuple(range(900, 900 + BLOCKS * TOKENS))
+    compared(target, work, cache(PROMPT), cache(PROMPT, {0: OTHER, 1: third}), {"generation-1": cache(OTHER), "request-c": cache(third)})
+    life(target, "engine ended", "generation 2 begins")
+
+
 def same_epoch(target: Path, work: Path) -> None:
     own_lines(target, epoch=3)
     fine(target, work)
@@ -273,6 +444,9 @@ def same_epoch(target: Path, work: Path) -> None:
 
 def block_of_generation_1(target: Path, work: Path) -> None:
     stale(target, work, "generation-1")
+
+
+Operation = tuple[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 
 
 def operations(scores: np.ndarray, out: np.ndarray, mask: np.ndarray) -> list[tuple[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]:
@@ -304,10 +478,110 @@ def rounding_only(target: Path, work: Path) -> None:
     in_operations(target, work, out=(drawn("scores", shape=(16, 16)) @ drawn("hidden", shape=(16, 32))) * np.float32(1 + 1e-6))
 
 
+def runs(scores: np.ndarray, out: np.ndarray | None = None) -> list[tuple[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]:
+    """The operations of one run: `out` is what its kernel makes of the scores."""
+    return operations(scores, scores @ drawn("hidden", shape=(16, 32)) if out is None else out, np.zeros((16, 16), "float32"))
+
+
+def three_comparisons(target: Path, work: Path) -> None:
+    """Two good runs against the bad one, and the good run against another bad one."""
+    scores = drawn("scores", shape=(16, 16))
+    other = drawn("another kernel", shape=(16, 32))
+    for name, out in (("good", None), ("good-2", None), ("bad", other), ("worse", drawn("a third kernel", shape=(16, 32)))):
+        save_operations(work / name, runs(scores, out))
+    for good, bad in (("good", "bad"), ("good-2", "bad"), ("good", "worse")):
+        compare(target, work, good=good, bad=bad, name=f"{good}-{bad}.json")
+
+
+def kernel_on_one_rank(target: Path, work: Path) -> None:
+    """Two ranks and two steps; the kernel is off in the second step of rank 1."""
+    for who in ("good", "bad"):
+        for step in (0, 1):
+            for rank in (0, 1):
+                scores = drawn("scores", step, rank, shape=(16, 16))
+                off = drawn("another kernel", shape=(16, 32)) if (who, step, rank) == ("bad", 1, 1) else None
+                save_operations(work / who, runs(scores, off), step, rank)
+    compare(target, work)
+
+
+def kernel_after_narrow_input(target: Path, work: Path) -> None:
+    """The operation that differs was given its input in half the width."""
+    scores = drawn("scores", shape=(16, 16))
+    save_operations(work / "good", runs(scores))
+    save_operations(work / "bad", runs(scores.astype("float16"), drawn("another kernel", shape=(16, 32))))
+    compare(target, work)
+
+
+def reference_kept(target: Path, work: Path) -> None:
+    """The dump of one output is far off, and what was computed from it is right: a hook kept a reference, and the tensor was written again."""
+    scores = drawn("scores", shape=(16, 16))
+    steps = runs(scores)
+    save_operations(work / "good", steps)
+    late = {"y": drawn("written later", shape=(16, 32))}
+    save_operations(work / "bad", [(op, inputs, late if op == "Torch.matmul.0.forward" else outputs) for op, inputs, outputs in steps])
+    compare(target, work)
+
+
 def nan_in_softmax(target: Path, work: Path) -> None:
     scores = drawn("scores", shape=(16, 16))
     scores[3] = np.nan
     in_operations(target, work, scores=scores)
+
+
+def nan_in_the_input(target: Path, work: Path) -> None:
+    """What the first operation is given has NaN already."""
+    good = operations(drawn("scores", shape=(16, 16)), drawn("out", shape=(16, 32)), np.zeros((16, 16), "float32"))
+    save_operations(work / "good", good)
+    save_operations(work / "bad", with_nan(good, "Functional.linear.0.forward"))
+    compare(target, work)
+
+
+def nan_in_outputs(target: Path, work: Path) -> None:
+    """The runs of nan_in_softmax; what the softmax was given was not dumped."""
+    scores = drawn("scores", shape=(16, 16))
+    for name in ("good", "bad"):
+        save_operations(work / name, [(op, {} if "softmax" in op else inputs, outputs) for op, inputs, outputs in runs(scores)])
+        scores[3] = np.nan
+    compare(target, work)
+
+
+def with_nan(steps: Sequence[Operation], first: str) -> list[Operation]:
+    """The same, with NaN in what operation `first` is given and in all that comes after it."""
+    begin = [op for op, _, _ in steps].index(first)
+    spoil = {op: {name: np.where(array == array.flat[0], np.float32(np.nan), array) for name, array in inputs.items()} for op, inputs, _ in steps[begin:]}
+    return [(op, spoil.get(op, inputs), {name: array * np.float32(np.nan) for name, array in outputs.items()} if op in spoil else outputs) for op, inputs, outputs in steps]
+
+
+def nan_on_one_rank(target: Path, work: Path) -> None:
+    """Rank 0 makes NaN in its softmax, is given them in the next step, and hands them to rank 1 before its softmax; another bad run is given them. Masks are -Inf everywhere."""
+    plain, hidden = drawn("scores", shape=(16, 16)), drawn("hidden", shape=(16, 32))
+    mask = np.where(np.tri(16, dtype=bool), np.float32(0), np.float32(-np.inf))
+    good = operations(plain, plain @ hidden, mask)
+    scores = plain.copy()
+    scores[3] = np.nan
+    made, given = operations(scores, scores @ hidden, mask), with_nan(good, "Torch.softmax.0.forward")
+    for name, steps in (("good", (good, good, good)), ("bad", (made, given, given)), ("bad-2", (given, given, given))):
+        for place, ops in zip(((0, 0), (1, 0), (0, 1)), steps, strict=True):
+            save_operations(work / name, ops, *place)
+    compare(target, work)
+    compare(target, work, bad="bad-2", name="comparison-2.json")
+
+
+def dump_with_nan(target: Path, work: Path) -> None:
+    """The bad run of nan_in_softmax alone."""
+    scores = drawn("scores", shape=(16, 16))
+    scores[3] = np.nan
+    save_operations(target / "bad", runs(scores))
+    told = target / "bad" / "step0" / "rank0" / "dump.json"
+    told.write_text(told.read_text().replace(str(told.parent / "dump_tensor_data"), "dump_tensor_data"))
+
+
+def nan_in_one_block(target: Path, work: Path) -> None:
+    """One block of the last layer has NaN where the run reads it, and nothing else has."""
+    bad = cache(PROMPT)
+    bad[f"layers.{LAYERS - 1}.k_cache"] = bad[f"layers.{LAYERS - 1}.k_cache"].copy()
+    bad[f"layers.{LAYERS - 1}.k_cache"][1, 0, 0, 0] = np.nan
+    compared(target, work, cache(PROMPT), bad)
 
 
 def mask_with_inf(target: Path, work: Path) -> None:
@@ -321,8 +595,59 @@ def two_layouts(target: Path, work: Path) -> None:
     versions(target, "vllm-0.32.0.dist-info", "vllm-0.33.0.dist-info")
 
 
+def lengths_in_int64(target: Path, work: Path) -> None:
+    good = cache(PROMPT)
+    compared(target, work, good, noisy(good) | {"context_lens": good["context_lens"].astype("int64")})
+
+
+def hidden_in_float16(target: Path, work: Path) -> None:
+    good = cache(PROMPT)
+    compared(target, work, good, {name: array.astype("float16") if name.endswith("hidden") else array for name, array in good.items()})
+
+
+def shorter_prompt(target: Path, work: Path) -> None:
+    """The last block of tokens was cut off in one run."""
+    good = cache(PROMPT)
+    left = {name: array[:-1] if name.endswith("_cache") else array[:-TOKENS] for name, array in good.items() if name not in placed()}
+    compared(target, work, good, left | placed())
+
+
 def hits_wrong(target: Path, work: Path) -> None:
     repro(target, reproduced=True)
+
+
+def asked(arm: str, ordinal: int, prompt: int, answer: str, cached: int | None, **more: object) -> dict[str, object]:
+    return {
+        "arm": arm, "ordinal": ordinal, "kind": "reask", "prompt": prompt, "variant": None, "answer_class": answer, "suspicious": answer != "same", "reproduced": None,
+        "hit": bool(cached), "cached_tokens": cached, "prompt_tokens": 431, "bypass": False, "seconds": 0.8, "ts": 1796007298.0 + ordinal, "note": "", **more,
+    }  # fmt: skip
+
+
+def two_replicas(target: Path, work: Path) -> None:
+    """The same prompts for two engines. Of the first one prompts 0 and 1 fail before its cache is full, 0 only once, 1 with a head that the bypass does not change."""
+    past = {"kind": "baseline", "bypass": True}
+    failing = [
+        asked("baseline", 1, 0, "same", None, **past), asked("baseline", 2, 1, "same", 16, **past), asked("control", 30, 0, "same", 384), asked("control", 31, 0, "different", 384),
+        asked("pressure", 9, 0, "garbled", 384, reproduced=True), asked("pressure", 12, 1, "empty", 384, reproduced=True), asked("pressure", 15, 0, "same", 384),
+        asked("control", 29, 1, "same", 0), asked("pressure", 16, 1, "empty", 384), asked("pressure", 18, 1, "empty", 0, kind="confirm", bypass=True), asked("pressure", 17, 1, "empty", 384, kind="repeat"),
+    ]  # fmt: skip
+    fine = [asked("baseline", 1, 0, "same", None, **past), asked("baseline", 2, 1, "same", None, **past), asked("pressure", 14, 0, "different", 384, note="asked again it was right"), asked("pressure", 20, 1, "empty", 384)]
+    told = {**EXPERIMENT, "started_at": 1796007298.0, "seconds": 40.0}
+    cache = EXPERIMENT["cache"]
+    assert isinstance(cache, dict)
+    save_experiment(target, {**told, "verdict": "reproduced", "ended": "reproduced", "healed_by_bypass": True, "cache": {**cache, "full_by": None}, "trials": failing})
+    (target / "repro.json").rename(target / "repro-8000.json")
+    save_experiment(target, {**told, "url": "http://127.0.0.1:8001", "verdict": "no-failure", "ended": "full", "trials": fine})
+
+
+def wrong_without_hit(target: Path, work: Path) -> None:
+    """The experiment of hits_wrong, but no failing answer used a cached block, and it fails while nothing fills the cache."""
+    hits_wrong(target, work)
+    document = json.loads((target / "repro.json").read_text())
+    for trial in document["trials"]:
+        if trial["suspicious"]:
+            trial.update(hit=False, cached_tokens=0, arm="control")
+    save_experiment(target, document)
 
 
 def noise_only(target: Path, work: Path) -> None:
@@ -332,8 +657,9 @@ def noise_only(target: Path, work: Path) -> None:
 WRITERS: Mapping[str, Callable[[Path, Path], None]] = {
     writer.__name__.replace("_", "-"): writer
     for writer in (
-        hole_in_lookup, hole_in_affected_version, hole_and_walk, hole_and_binary, wrong_block, wrong_block_and_hole, affected_version, tail_missing, other_prompt, old_epoch, same_epoch, block_of_generation_1,
-        kernel_differs, rounding_only, nan_in_softmax, mask_with_inf, two_layouts, hits_wrong, noise_only,
+        hole_in_lookup, hole_in_affected_version, hole_and_walk, hole_and_binary, failing_lookups, dump_and_lookups, dump_and_anothers_lookup, dump_and_sound_lookup, spoiled_block_and_lookups, spoiled_block_and_walk, walk_not_exercised, experiment_of_others, experiment_of_the_same, failure_of_others, other_prompt_first_layer, affected_version_no_donor, fixed_version, hole_in_fixed_version,
+        wrong_block, wrong_block_and_hole, affected_version, tail_missing, other_prompt, old_epoch, old_epoch_same_weights, old_epoch_other_weights, old_epoch_in_experiment, same_epoch, block_of_generation_1, block_of_generation_1_restarted,
+        kernel_differs, three_comparisons, kernel_on_one_rank, kernel_after_narrow_input, reference_kept, rounding_only, nan_in_softmax, nan_in_the_input, nan_in_outputs, nan_on_one_rank, nan_in_one_block, dump_with_nan, mask_with_inf, two_layouts, lengths_in_int64, hidden_in_float16, shorter_prompt, hits_wrong, two_replicas, wrong_without_hit, noise_only,
     )
 }  # fmt: skip
 

@@ -32,6 +32,8 @@ class Case:
     filesystem: str = "XFS"
     compile_s: float = 2.0
     cold_cache: bool = False
+    partly: bool = False
+    """Of two graphs the cold cache has one."""
     probe_s: float = 1.0
     """Period of the watchdog's look; two misses make it act where it looks every second, else five."""
     strikes: int = 2
@@ -52,9 +54,24 @@ class Case:
     """After how long a client gives up."""
     queue_s: float = 0.0
     """How long the proxy keeps requests after ready."""
+    kept: int = 60
+    """How many it keeps."""
+    stay_of: int = 3
+    """Of so many one stays for its answer; negative: of so many one leaves."""
+    leave_anyway: bool = False
+    """Clients leave on ordinary days too, every third after 30 s."""
     too_many: bool = False
     """The proxy answers 429 rather than let anybody wait."""
     warmed: bool = True
+    worked_s: int = 600
+    """How long it had worked before."""
+    hit_before_pct: float = 62.0
+    hit_after_pct: float = 3.0
+    """Prefix hit rate, and that of the first minute where it is not warmed."""
+    cold_s: int = 70
+    """How long it is not warm."""
+    preempts: bool = False
+    """The first minute throws requests out of the cache again."""
     begins_cold: bool = False
     """The first start of a deployment: nothing was there before."""
 
@@ -71,24 +88,29 @@ class World:
     router: list[tuple[float, str]] = field(default_factory=list)
     watchdog: list[tuple[float, str]] = field(default_factory=list)
     pid: int = 5100
+    from_s: float = 0.0
+    """When its quarter of an hour begins, after nine."""
+
+    def clock(self, second: float) -> datetime.datetime:
+        return clock(self.from_s + second)
 
     def vllm(self, second: float, text: str, who: str = "APIServer", level: str = "INFO", where: str = "api_server.py:1024") -> None:
         pid = self.pid + {"APIServer": 0, "EngineCore": 40, "Worker": 80}[who]
-        self.engine.append((second, f"({who} pid={pid}) {level} {clock(second):%m-%d %H:%M:%S} [{where}] {text}"))
+        self.engine.append((second, f"({who} pid={pid}) {level} {self.clock(second):%m-%d %H:%M:%S} [{where}] {text}"))
 
     def systemd(self, second: float, text: str, who: str = "systemd[1]") -> None:
-        self.journal.append((second, f"{clock(second):%Y-%m-%dT%H:%M:%S.%f}+00:00 gpu-1 {who}: {text}"))
+        self.journal.append((second, f"{self.clock(second):%Y-%m-%dT%H:%M:%S.%f}+00:00 gpu-1 {who}: {text}"))
 
     def route(self, second: float, text: str) -> None:
-        self.router.append((second, f"{clock(second):%Y-%m-%d %H:%M:%S} router: {text}"))
+        self.router.append((second, f"{self.clock(second):%Y-%m-%d %H:%M:%S} router: {text}"))
 
     def watch(self, second: float, text: str) -> None:
-        self.watchdog.append((second, f"{clock(second):%Y-%m-%d %H:%M:%S} watchdog: {text}"))
+        self.watchdog.append((second, f"{self.clock(second):%Y-%m-%d %H:%M:%S} watchdog: {text}"))
 
     def request(self, begin: float, took_s: float, status: int = 200, first_byte_s: float | None = None) -> None:
         end = begin + took_s
         first = "-" if first_byte_s is None else f"{first_byte_s:.3f}"
-        self.access.append((end, f'10.0.0.21 - - [{clock(end):%d/%b/%Y:%H:%M:%S} +0000] "POST {CHAT} HTTP/1.1" {status} 311 "-" "app/3.2" '
+        self.access.append((end, f'10.0.0.21 - - [{self.clock(end):%d/%b/%Y:%H:%M:%S} +0000] "POST {CHAT} HTTP/1.1" {status} 311 "-" "app/3.2" '
                                  f'rt={took_s:.3f} uht="{first}" ua="10.0.0.7:8000"'))
 
     def stats(self, second: float, running: int, waiting: int, kv_pct: float, hit_pct: float) -> None:
@@ -114,6 +136,8 @@ class World:
         share = case.compile_s / 2
         self.vllm(at + 1 + share, f"Dynamo bytecode transform time: {share:.2f} s", "EngineCore", where="backends.py:559")
         at += 1 + case.compile_s
+        if case.partly:
+            self.vllm(at, "Directly load the compiled graph(s) for compile range (8193, 16384) from the cache, took 0.410 s", "EngineCore", where="backends.py:164")
         if case.cold_cache:
             self.vllm(at, f"Compiling a graph for compile range (1, 8192) takes {share:.2f} s", "EngineCore", where="backends.py:226")
         else:
@@ -130,9 +154,12 @@ class World:
 
     def serve(self, begin: float, end: float, slower: float = 1.0, hit_pct: float = 62.0) -> None:
         """A request every two seconds, statistics every ten."""
-        for second in range(int(begin), int(end), 2):
+        for number, second in enumerate(range(int(begin), int(end), 2)):
             took = self.rng.uniform(0.8, 1.6) * slower
-            self.request(second, took, first_byte_s=took / 3)
+            if self.case.leave_anyway and number % 3 == 0 and second < end - 30:
+                self.request(second, 30.0, 499)
+            else:
+                self.request(second, took, first_byte_s=took / 3)
         for second in range(int(begin) + 6, int(end), 10):
             self.stats(second, self.rng.randint(2, 4), 0, self.rng.uniform(20, 30), hit_pct)
 
@@ -185,13 +212,17 @@ class World:
         if case.queue_s:
             calm = self.queued(switched)
         if not case.warmed:
-            self.serve(switched, switched + 70, slower=6.0, hit_pct=3.0)
-            calm = switched + 70
-        self.serve(calm, calm + 180)
+            self.serve(switched, switched + case.cold_s, slower=6.0, hit_pct=case.hit_after_pct)
+            calm = switched + case.cold_s
+        if case.preempts:
+            self.preemptions(switched)
+        self.serve(calm, calm + 180, hit_pct=case.hit_before_pct)
 
     def rush(self, second: float) -> float:
         """The whole backlog at once: most of it waits, some is thrown out of the cache again, the last ones time out."""
         backlog = self.case.backlog
+        if backlog < 64:
+            return self.burst(second)
         self.route(second, f"released {backlog} queued requests")
         for number in range(backlog):
             took = 2.0 + 0.4 * number
@@ -199,10 +230,23 @@ class World:
             self.request(second, min(took, self.case.patience_s), 504 if late else 200, None if late else took - 1.0)
         for place, waiting in enumerate((backlog - 32, backlog - 80, 90, 40, 0)):
             self.stats(second + 5 + 10 * place, 32, max(0, waiting), 99.1, 4.0)
+        self.preemptions(second)
+        return second + 90
+
+    def burst(self, second: float) -> float:
+        """A small backlog: it waits for a moment, and nobody notices."""
+        backlog = self.case.backlog
+        self.route(second, f"released {backlog} queued requests")
+        for number in range(backlog):
+            took = self.rng.uniform(1.0, 1.9)
+            self.request(second, took, first_byte_s=took / 2)
+        self.stats(second + 1, backlog // 4, backlog // 2, 60.0, 50.0)
+        return second + 4
+
+    def preemptions(self, second: float) -> None:
         for number in range(3):
             self.vllm(second + 7 + number, f"Sequence group {number} is preempted by PreemptionMode.RECOMPUTE mode because there is not enough KV cache space.",
                       "EngineCore", "WARNING", "scheduler.py:1057")
-        return second + 90
 
     def trickle(self, second: float) -> float:
         """The same backlog, let in as it can be served."""
@@ -217,10 +261,11 @@ class World:
         """The proxy keeps a queue that is longer than clients wait: it lets some go too late."""
         case = self.case
         if not case.too_many:
-            self.route(second, "released 60 queued requests")
-        for number in range(60):
+            self.route(second, f"released {case.kept} queued requests")
+        for number in range(case.kept):
             begin = second - case.queue_s + 10 + 2 * number
-            if number % 3 and not case.too_many:
+            stays = number % case.stay_of == 0 if case.stay_of > 0 else number % -case.stay_of > 0
+            if not stays and not case.too_many:
                 self.request(begin, case.patience_s, 499)
             elif case.too_many and number % 3:
                 self.request(begin + case.queue_s, 0.002, 429)
@@ -261,18 +306,18 @@ WATCHDOG = "\n".join((
 ))  # fmt: skip
 
 
-def recovery(case: Case) -> World:
+def recovery(case: Case, from_s: float = 0.0) -> World:
     """Ten minutes of work, a death, a recovery; or, of a first start, only that."""
-    world = World(case)
+    world = World(case, from_s=from_s)
     if case.begins_cold:
         world.systemd(0, f"Started {UNIT} - vLLM server.")
         ready = world.boot(0)
         world.serve(ready + 1, ready + 180)
         return world
-    ordinary = World(replace(case, weights_s=5.8, compile_s=2.0, cold_cache=False, filesystem="XFS"), rng=world.rng)
-    ordinary.systemd(DIES_S - 636, f"Started {UNIT} - vLLM server.")
-    ordinary.boot(DIES_S - 636)
-    ordinary.serve(DIES_S - 600, DIES_S)
+    ordinary = World(replace(case, weights_s=5.8, compile_s=2.0, cold_cache=False, partly=False, filesystem="XFS"), rng=world.rng, from_s=from_s)
+    ordinary.systemd(DIES_S - case.worked_s - 36, f"Started {UNIT} - vLLM server.")
+    ordinary.boot(DIES_S - case.worked_s - 36)
+    ordinary.serve(DIES_S - case.worked_s, DIES_S, hit_pct=case.hit_before_pct)
     world.engine, world.journal, world.access = ordinary.engine, ordinary.journal, ordinary.access
     world.comes_back(world.dies())
     return world
@@ -289,10 +334,22 @@ CASES = {
     "thundering": Case(backlog=240),
     "admitted-gradually": Case(backlog=240, gradual=True),
     "expired-queue": Case(queue_s=45.0, patience_s=30.0),
+    "two-left": Case(queue_s=45.0, patience_s=30.0, kept=5),
+    "one-in-ten-left": Case(queue_s=45.0, patience_s=30.0, stay_of=-10),
+    "leave-anyway": Case(queue_s=45.0, patience_s=30.0, stay_of=2, leave_anyway=True),
     "refused-early": Case(queue_s=45.0, patience_s=30.0, too_many=True),
     "not-warm": Case(warmed=False),
     "slow-weights": Case(weights_s=168.4, filesystem="NFS"),
     "slow-compile": Case(compile_s=96.0, cold_cache=True),
+    "slow-compile-partly": Case(compile_s=96.0, cold_cache=True, partly=True, worked_s=100),
+    "slow-compile-network": Case(compile_s=96.0, cold_cache=True, weights_s=30.0, filesystem="NFS", worked_s=100),
+    "slow-weights-cold-cache": Case(weights_s=168.4, filesystem="NFS", compile_s=24.0, cold_cache=True, worked_s=100),
+    "short-switch": Case(switch_s=5.5, worked_s=100),
+    "router-log-only": Case(proxy_log=False, worked_s=100),
+    "kernels-not-warm": Case(warmed=False, hit_after_pct=60.0, cold_s=20, worked_s=100),
+    "no-shared-prefixes": Case(warmed=False, hit_before_pct=8.0, hit_after_pct=2.0, cold_s=20, worked_s=100),
+    "thundering-no-router-log": Case(backlog=240, router_log=False, worked_s=100),
+    "backlog-served": Case(backlog=40, worked_s=100),
 }
 
 
@@ -321,9 +378,25 @@ def killing(folder: Path, reason: str, failures: bool) -> None:
     (folder / "events.txt").write_text(EVENTS.format(rows="".join(f"{clock(second):%Y-%m-%dT%H:%M:%SZ}   {kind:<8}  {why:<10}  pod/llm-0   {text}\n" for second, kind, why, text in rows)))
 
 
+def one_after_another(*cases: Case) -> World:
+    """Recoveries an hour apart; in between the engine is started anew by hand."""
+    first, *others = (recovery(case, 3600.0 * number) for number, case in enumerate(cases))
+    for number, other in enumerate(others, 1):
+        first.stats(max(first.engine)[0] + 10, 0, 0, 0.0, 62.0)
+        stop = World(Case(), from_s=3600.0 * number)
+        begun = DIES_S - cases[number].worked_s - 40
+        stop.systemd(begun, "dana : TTY=pts/0 ; PWD=/srv ; USER=root ; COMMAND=/usr/bin/systemctl restart vllm", "sudo[811]")
+        stop.systemd(begun, f"Stopping {UNIT} - vLLM server...")
+        stop.systemd(begun + 3, f"Stopped {UNIT} - vLLM server.")
+        for mine, theirs in ((first.engine, other.engine), (first.journal, stop.journal + other.journal), (first.access, other.access), (first.router, other.router)):
+            mine += [(3600.0 * number + second, line) for second, line in theirs]
+    return first
+
+
 def main(to: Path) -> None:
     for name, case in CASES.items():
         recovery(case).write(to / name)
+    one_after_another(CASES["backlog-served"], replace(CASES["not-warm"], preempts=True, worked_s=100)).write(to / "backlog-served-then-not-warm")
     killing(to / "rollout-killing", "Stopping container server", failures=False)
     killing(to / "liveness-killing", "Container server failed liveness probe, will be restarted", failures=True)
 

@@ -89,7 +89,7 @@ class World:
         if status >= 500:
             self.failures.append(second)
         stamp = f"{clock(second):%d/%b/%Y:%H:%M:%S} +0000"
-        method = "POST" if path == PATHS["chat"] else "GET"
+        method = "POST" if path in (PATHS["chat"], "/tokenize") else "GET"
         self.access.append((second, f'{client} - - [{stamp}] "{method} {path} HTTP/1.1" {status} 311 "-" "{agent}" {took:.3f}'))
 
     # --- the service ---
@@ -294,6 +294,77 @@ Containers:
 """
 
 
+def tokenizing() -> World:
+    """The stuck engine of `once`, whose front end still counts tokens for whoever asks."""
+    world = once(frozen=hours((9.05, 9.5)))
+    for second in range(int(9.05 * 3600), int(world.restarts[0][0]), 40):
+        world.request(second, 200, "/tokenize", "app/3.2", 0.004)
+    return world
+
+
+def hang(end: float = 9.4, *, light: str = PATHS["health"], answered: int = 0, seen: bool = False, notices: int | None = None) -> World:
+    """The hang of `watched` from nine on: what it asks for, how many chat requests are answered all the same, whether /health sees it, how often the engine complains."""
+    world, begin = watched(frozen=hours((9.0, end))), 9 * 3600
+    health = [item for item in world.access if "GET /health" in item[1] and begin + 60 < item[0] < end * 3600]
+    changed = {item: (item[0], item[1].replace('HTTP/1.1" 200', 'HTTP/1.1" 503')) for item in health[1:] if seen}
+    world.access = [changed.get(item, item) for item in world.access]
+    world.access = [(second, line.replace(f"GET {PATHS['health']} ", f"GET {light} ")) for second, line in world.access]
+    for number in range(answered):
+        world.request(begin + 90 + 45 * number, 200, PATHS["chat"], "app/3.2", 2.1)
+    told = [item for item in world.engine if "No available shared memory" in item[1]]
+    world.engine = [item for item in world.engine if item not in told or notices is None or item in told[:notices]]
+    return world
+
+
+def journal_of(folder: Path, *deaths: tuple[int, float, str]) -> None:
+    """Deaths (day, hour, unit), each followed by systemd's own restart."""
+    lines = []
+    for day, hour, unit in deaths:
+        for after, text in ((0, f"{unit}: Main process exited, code=killed, status=11/SEGV"), (0, f"{unit}: Failed with result 'signal'."),
+                            (3, f"{unit}: Scheduled restart job, restart counter is at 1."), (3, f"Started {unit} - model server.")):  # fmt: skip
+            lines.append(f"{clock(86400 * day + 3600 * hour + after):%Y-%m-%dT%H:%M:%S}.000000+00:00 gpu-1 systemd[1]: {text}\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "journal.log").write_text("".join(lines))
+    (folder / "vllm.log").write_text(STARTED)
+
+
+STARTED = """\
+(APIServer pid=4100) INFO 06-10 08:00:04 [api_utils.py:286] non-default args: {'model_tag': '/models/one', 'port': 8000}
+(EngineCore pid=4140) INFO 06-10 08:03:31 [core.py:402] init engine (profile, create kv cache, warmup model) took 9.10 s
+(APIServer pid=4100) INFO 06-10 08:03:34 [on.py:62] Application startup complete.
+"""
+"""The log of the first life, which was rotated away with those that followed."""
+POD = """\
+Name:             llm-0
+Namespace:        serving
+Controlled By:    StatefulSet/llm
+Containers:
+{containers}Conditions:
+  Type              Status
+  Ready             False
+"""
+CONTAINER = """\
+  {name}:
+    State:          {state}
+    Last State:     Terminated
+      Reason:       Error
+      Exit Code:    139
+      Started:      Wed, 10 Jun 2026 09:00:00 +0000
+      Finished:     Wed, 10 Jun 2026 09:04:11 +0000
+    Ready:          False
+    Restart Count:  {count}
+"""
+WAITING, RUNNING = "Waiting\n      Reason:       CrashLoopBackOff", "Running\n      Started:      Wed, 10 Jun 2026 09:04:13 +0000"
+
+
+def pod(folder: Path, *containers: tuple[str, str, int]) -> None:
+    """(name, state, restart count) of containers whose last life ended with a segmentation fault."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = "".join(CONTAINER.format(name=name, state=state, count=count) for name, state, count in containers)
+    (folder / "pod.txt").write_text(POD.format(containers=told))
+    (folder / "vllm.log").write_text(STARTED)
+
+
 def deploys() -> World:
     world = World((COUNTER,), hours(), load_s=LOAD_S)
     at = {int(hour * 3600) for hour in (9.05, 10.0, 10.9)}
@@ -315,7 +386,19 @@ def main(to: Path) -> None:
     deploys().write(to / "deploys")
     once().write(to / "false-kill")
     once(frozen=hours((9.05, 9.5))).write(to / "true-hang")
+    tokenizing().write(to / "true-hang-tokenizing")
+    journal_of(to / "crashes-of-one-unit", *((0, hour, "vllm.service") for hour in (9, 9.5, 10.5)), (0, 10, "router.service"))
+    journal_of(to / "crashes-of-two-units", *((0, hour, unit) for hour, unit in ((9, "vllm.service"), (9.5, "router.service"), (10, "vllm.service"), (10.5, "router.service"))))
+    journal_of(to / "crashes-days-apart", *((day, 9.0, "vllm.service") for day in (0, 1, 2)))
+    pod(to / "crash-loop-pod", ("server", WAITING, 6), ("proxy", RUNNING, 1))
+    pod(to / "crashed-twice-pod", ("server", WAITING, 2))
+    pod(to / "runs-again-pod", ("server", RUNNING, 6))
     watched(frozen=hours((9.0, 9.4))).write(to / "probe-misses-hang", without=frozenset({"watchdog.log"}))
+    no_watchdog = frozenset({"watchdog.log"})
+    hang(9.065, answered=2).write(to / "short-hang", without=no_watchdog)
+    hang(answered=20).write(to / "statistics-hang", without=no_watchdog)
+    hang(light=PATHS["models"], answered=1, notices=1).write(to / "models-miss-hang", without=no_watchdog)
+    hang(seen=True).write(to / "probe-sees-hang", without=no_watchdog)
     watched(prefill=hours((9.0, 9.4))).write(to / "long-prefill", without=frozenset({"watchdog.log"}))
     for name, took in (("probe-too-tight", lambda rng: rng.lognormvariate(-1.2, 0.9)), ("probe-with-room", lambda rng: rng.uniform(0.002, 0.05))):
         tight(took).write(to / name)

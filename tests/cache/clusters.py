@@ -2,14 +2,13 @@
 
 import contextlib
 import itertools
-import random
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import redis
@@ -18,6 +17,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from tests.cache import world
+from tests.ports import free_port
 
 DEADLINE_S = 30.0
 SLOTS = 16384
@@ -53,16 +53,19 @@ class Node:
     def client(self) -> redis.Redis:
         return redis.Redis(port=self.port, password=self.password, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=5)
 
+    @cached_property
+    def asked(self) -> redis.Redis:
+        """For one question after another, by the thousand while slots move. It asks again where a fail-over cut its connection."""
+        return redis.Redis(port=self.port, password=self.password, protocol=2, retry=Retry(NoBackoff(), 1), socket_timeout=5)
+
     def do(self, *args: object) -> object:
-        """One command, on a connection of its own."""
-        with self.client() as client:
-            return client.execute_command(*args)
+        return self.asked.execute_command(*args)
 
     def info(self, section: str) -> dict[str, object]:
-        with self.client() as client:
-            return client.info(section)
+        return self.asked.info(section)
 
     def kill(self) -> None:
+        self.asked.close()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
@@ -78,20 +81,10 @@ def copied(primary: Node, replica: Node) -> None:
 def start(binary: Path, folder: Path, *arguments: str, password: str | None = None) -> Node:
     """One server, not yet up; its bus port is free, too."""
     folder.mkdir(parents=True)
-    port = _free_port()
+    port = free_port()
     command = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *arguments]
     with (folder / "log").open("wb") as log:
         return Node(port, subprocess.Popen(command, stdout=log, stderr=log), folder, password=password)
-
-
-def _free_port() -> int:
-    """The bus of a cluster node listens 10000 above it."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", port))
-            other.bind(("127.0.0.1", port + 10000))
-            return port
 
 
 @dataclass
@@ -274,8 +267,7 @@ def _ranges(count: int) -> list[range]:
 
 
 def _facts(node: Node) -> dict[str, str]:
-    with node.client() as client:
-        return client.cluster("info")
+    return node.asked.cluster("info")
 
 
 def _state(node: Node) -> str:
@@ -287,9 +279,8 @@ def _known(node: Node) -> int:
 
 
 def _shards(node: Node) -> Sequence[Sequence[object]]:
-    with node.client() as client:
-        client.response_callbacks.pop("CLUSTER SLOTS", None)
-        return client.execute_command("CLUSTER", "SLOTS")
+    node.asked.response_callbacks.pop("CLUSTER SLOTS", None)
+    return node.do("CLUSTER", "SLOTS")
 
 
 def _replicas(node: Node) -> int:
@@ -398,7 +389,7 @@ def service(
 
 def _sentinel(binary: Path, folder: Path, primary: Node, password: str | None) -> Node:
     folder.mkdir()
-    port = _free_port()
+    port = free_port()
     lines = [
         f"port {port}", "bind 127.0.0.1", f"dir {folder}", f"sentinel monitor mymaster 127.0.0.1 {primary.port} 1",
         f"sentinel down-after-milliseconds mymaster {DOWN_AFTER_MS}", "sentinel failover-timeout mymaster 4000",

@@ -1,7 +1,6 @@
 """Real servers for the tests (servers.py says which), the classes of a service, and a little waiting."""
 
 import importlib.util
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.cache import servers
+from tests.ports import free_port
 
 START_S = 20.0
 
@@ -41,12 +41,6 @@ class LiveServer:
     def client(self, db: int = 0, username: str | None = None, password: str | None = None) -> redis.Redis:
         at_once = Retry(NoBackoff(), 0)  # the default sleeps for seconds
         return redis.Redis(port=self.port, db=db, protocol=2, username=username, password=password, retry=at_once)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _start(binary: Path, folder: Path, port: int, arguments: tuple[str, ...]) -> LiveServer:
@@ -80,7 +74,7 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 
     def start(*arguments: str, binary: Path | None = None, port: int | None = None) -> LiveServer:
         folder = tmp_path_factory.mktemp("server")
-        server = _start(binary or servers.binary(), folder, port or _free_port(), arguments)
+        server = _start(binary or servers.binary(), folder, port or free_port(), arguments)
         running.append(server.process)
         _wait_for(server)
         return server

@@ -1,12 +1,9 @@
 """What `--script` writes, run as a person runs it: in a shell, with a redis-cli, in a process group of its own."""
 
-import contextlib
 import hashlib
 import importlib.util
 import os
-import random
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -106,16 +103,6 @@ def wait_until(what: Callable[[], bool], why: str) -> None:
     while not what():
         assert time.monotonic() < deadline, why
         time.sleep(0.002)  # leave the machine to those that are waited for
-
-
-def port_for_a_cluster() -> int:
-    """Free, and so is the port of its bus, 10,000 above."""
-    for port in random.sample(range(10_000, 22_000), 100):
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", port))
-            other.bind(("127.0.0.1", port + 10_000))
-            return port
-    pytest.fail("of a hundred ports none is free")
 
 
 def until_it_deletes(client: redis.Redis, process: subprocess.Popen[str], least: int = 1) -> None:

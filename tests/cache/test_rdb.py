@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import random
 import struct
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -41,12 +42,14 @@ def test_every_key_is_read_as_the_server_has_it(server: LiveServer) -> None:
 @on_every_server
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu"])
 def test_idle_times_and_frequencies_stand_before_keys(server: LiveServer, policy: str) -> None:
+    begun_s = time.monotonic()
     with world.configured(server, maxmemory_policy=policy):
         world.fill(server.client)
         path = world.saved(server)
+    most_s = int(time.monotonic() - begun_s) + 3  # the clock of the server has whole seconds, and a machine under load moves it late
     with opened(path) as contents:
         idle = {held.idle_s for held in contents.items()}
-    assert idle <= ({0, 1, 2, 3} if policy == "allkeys-lru" else {None}), idle
+    assert idle <= ({*range(most_s + 1)} if policy == "allkeys-lru" else {None}), idle
     assert not world.differences(world.told_by_server(server), world.told_by_file(path)[0])
 
 

@@ -25,7 +25,6 @@ from tests.cache.scripts import (
     begin,
     end,
     needs_cli,
-    port_for_a_cluster,
     row,
     sh,
     undo_of,
@@ -36,6 +35,7 @@ from tests.cache.scripts import (
 )
 from tests.cache.servers import on_every_server
 from tests.cache.world import FRESH, GHOST, SOUND, differences, fill, keyspace, sound
+from tests.ports import free_port
 
 pytestmark = needs_cli
 HOSTILE = (
@@ -263,7 +263,7 @@ def test_an_address_with_tricks_in_it_stays_data(server: Any, tmp_path: Path) ->
 
 
 def test_a_node_of_a_cluster_leaves_the_keys_of_others(start_server: Callable[..., Any], server: Any, tmp_path: Path) -> None:
-    node = start_server("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", binary=servers.binary(), port=port_for_a_cluster())
+    node = start_server("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", binary=servers.binary(), port=free_port())
     there = node.client()
     there.execute_command("CLUSTER", "ADDSLOTS", *range(8192))
     wait_until(lambda: b"cluster_state:ok" in there.execute_command("CLUSTER", "INFO"), "the cluster never comes up")

@@ -18,6 +18,7 @@ from tests.cache.cli import PURGE, run, run_all
 from tests.cache.conftest import LiveServer
 from tests.cache.test_cli import valid
 from tests.cache.world import SOUND, fill
+from tests.ports import free_port
 
 PASSWORD = "op3n:s3s@me/#?%"
 ENCODED = "op3n%3As3s%40me%2F%23%3F%25"
@@ -46,9 +47,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def encrypted(start_server: Callable[..., LiveServer], certificate: Path) -> tuple[LiveServer, str]:
     """A server that also speaks TLS, two ghosts in it; and its address."""
-    from tests.cache.clusters import _free_port
-
-    port = _free_port()
+    port = free_port()
     try:
         server = start_server(
             "--tls-port", str(port), "--tls-cert-file", str(certificate), "--tls-key-file", str(certificate.with_name("key.pem")),
@@ -173,15 +172,9 @@ def test_no_host_of_a_cluster_answers() -> None:
 
 
 def test_a_cluster_that_was_never_put_together(start_server: Callable[..., LiveServer], tmp_path: Path) -> None:
-    server = start_server("--cluster-enabled", "yes", "--cluster-config-file", "n.conf", port=_bus_port())
+    server = start_server("--cluster-enabled", "yes", "--cluster-config-file", "n.conf", port=free_port())
     said = run("scan-cache", server.url, cwd=tmp_path)
     assert said.code == 2 and "no slot is served" in said.err, said
-
-
-def _bus_port() -> int:
-    from tests.cache.clusters import _free_port
-
-    return _free_port()
 
 
 def test_which_keys_a_command_has() -> None:

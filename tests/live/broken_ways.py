@@ -23,7 +23,7 @@ from tests.live.ghost_lab import GHOST_LAB, ghost_key
 from tests.live.run import Said
 
 WAIT_S = 60.0
-BY_STACK = {"looping", "same_key", "left_the_loop"}
+BY_STACK = {"looping", "same_key"}
 BY_KEY = {"ghost_key", "suspect_key", "cut_key", "key_is_healthy", "own_copy"}
 
 Broken = Callable[["World"], contextlib.AbstractContextManager[Around]]

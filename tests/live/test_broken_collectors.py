@@ -66,7 +66,9 @@ EVENT_RULES: Mapping[str, frozenset[str]] = {
     "version-known-bad": frozenset({"versions"}),
 }  # fmt: skip
 # open just when all of these were not read
-BOTH_RULES: Mapping[str, frozenset[str]] = dict.fromkeys(("scheduler-stall", "wrong-process-dumped"), frozenset({"stack_frames", "metrics"}))
+BOTH_RULES: Mapping[str, frozenset[str]] = dict.fromkeys(
+    ("scheduler-stall", "wrong-process-dumped", "kv-connector-hang", "grammar-compile-stall"), frozenset({"stack_frames", "metrics"})
+)
 GHOST = "ghost-key-retry-loop"
 
 

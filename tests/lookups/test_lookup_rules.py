@@ -196,7 +196,7 @@ RIGHT = trial(kind="confirm", ordinal=6, answer_class="same", suspicious=False, 
         ([trial(hit=False, cached_tokens=0), RIGHT], "not matched"),
         ([trial(reproduced=False), RIGHT], "not matched"),
         ([trial(reproduced=None), RIGHT], "not matched"),
-        ([trial(), trial(ordinal=6, bypass=True, cached_tokens=0, reproduced=None)], "not matched"),
+        ([trial(), trial(ordinal=6, bypass=True, cached_tokens=0, reproduced=None)], "likely"),
         ([trial(prompt=1), {**RIGHT, "prompt": 1}, trial(prompt=2, reproduced=None)], "confirmed"),
     ],
 )

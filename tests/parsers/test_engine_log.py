@@ -58,6 +58,7 @@ HEADS = [
     ("2026-11-30 02:52:45 INFO request done in 3 s", "logging", "INFO", None, None, None, "2026-11-30T02:52:45", "request done in 3 s"),
     ("[W1130 03:05:27.594835110 utils.cpp:68] Warning: NUMA", "glog", "WARNING", "utils.cpp:68", None, None, "2026-11-30T03:05:27.594835", "Warning: NUMA"),
     ("[rank3]:[E1130 03:05:27.594 ProcessGroupNCCL.cpp:616] x", "glog", "ERROR", "ProcessGroupNCCL.cpp:616", "worker", None, "2026-11-30T03:05:27.594", "x"),
+    ("[rank3]:[E613 02:20:19.110042110 ProcessGroupNCCL.cpp:563] x", "glog", "ERROR", "ProcessGroupNCCL.cpp:563", "worker", None, "2026-06-13T02:20:19.110042", "x"),
     ("E1130 03:05:27.594000 4711 torch/_inductor/x.py:1436] x", "glog", "ERROR", "torch/_inductor/x.py:1436", None, None, "2026-11-30T03:05:27.594", "x"),
     ("/opt/x.py:138: FutureWarning: old", "warning", "WARNING", "/opt/x.py:138", None, None, None, "FutureWarning: old"),
     ("node1:123:456 [0] misc/socket.cc:50 NCCL WARN closed", "nccl", "WARNING", None, None, 123, None, "NCCL WARN closed"),

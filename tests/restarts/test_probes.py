@@ -10,8 +10,8 @@ from tests.derive.frames import derived
 from tests.restarts.told import Row, at, life, line, request, rule, stats
 
 
-def stretches(*lines: Row, http: list[Row] | None = None) -> list[tuple[object, object, object]]:
-    found = derived(engine_freezes, log_events=[*life(), *lines], http_events=http or [])["engine_freezes"]
+def stretches(*lines: Row, http: list[Row] | None = None, dumped: list[Row] | None = None) -> list[tuple[object, object, object]]:
+    found = derived(engine_freezes, log_events=[*life(), *lines], http_events=http or [], thread_places=dumped or [])["engine_freezes"]
     return [(row["since"], row["frozen_s"], row["ended_by"]) for row in found]
 
 
@@ -22,6 +22,13 @@ def test_requests_and_no_progress() -> None:
 def test_the_silence_after_a_flat_line_counts_until_the_evidence_ends() -> None:
     assert stretches(stats(-10, 30.0), stats(0, 0.0), http=[request(500, 200, "/health")]) == [(at(0), 500.0, "end of the log")]
     assert stretches(stats(-10, 30.0), stats(0, 0.0), line(700, "shutdown_signal")) == [(at(0), 700.0, "shutdown")]
+
+
+def test_a_dump_of_one_who_writes_to_the_log_tells_of_a_later_moment() -> None:
+    flat = [stats(-10, 30.0), {**stats(0, 0.0), "pid": 4711}]
+    assert stretches(*flat, dumped=[{"pid": 4711, "last_ts": at(300)}, {"pid": 4711, "last_ts": at(500)}]) == [(at(0), 500.0, "end of the log")]
+    assert stretches(*flat, dumped=[{"pid": 4712, "last_ts": at(500)}]) == [], "somebody else's"
+    assert stretches(*flat, dumped=[{"pid": 4711, "last_ts": None}]) == []
 
 
 def test_silence_after_progress_is_no_stretch() -> None:
