@@ -153,7 +153,10 @@ def _each(pid: int, name: str) -> list[str]:
     return found
 
 
-LAB_OF = dict.fromkeys(("worker-dead-or-stopped", "scheduler-stall", "observer-is-the-incident", "collective-desync", "oom-killed"), "lost-worker-reply")
+LAB_OF = dict.fromkeys(
+    ("worker-dead-or-stopped", "scheduler-stall", "observer-is-the-incident", "collective-desync", "oom-killed", "kv-connector-hang", "grammar-compile-stall"),
+    "lost-worker-reply",
+)
 """Rules whose states are those of another rule's lab."""
 STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]]] = {
     "gil-held-in-native-call": {"incident": ((), _released), "lock-released": (("--polite",), _released)},
@@ -172,6 +175,11 @@ STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]
     "collective-desync": {"incident": (("--collective",), _asked_of_engine("absent=1", lambda lab: "stays away" in lab.log.read_text()))},
     "oom-killed": {"incident": ((), _out_of_memory)},
     "scheduler-stall": {"incident": ((), _asked_of_engine("unsplittable=9000", lambda lab: labs.is_hot(_called(lab, "EngineCore"))))},
+    "kv-connector-hang": {"incident": ((), _asked_of_engine("transfer=1", lambda lab: lab.log.read_text().count("blocks are moved") == 2))},
+    "grammar-compile-stall": {
+        "incident": ((), _asked_of_engine("grammar=40", lambda lab: labs.is_hot(_called(lab, "EngineCore")))),
+        "small-grammar": ((), lambda lab: lab.get("/generate?grammar=6")),
+    },
     "observer-is-the-incident": {"incident": ((), _observed), "runs-traced": ((), _traced)},
     "redis-dependency-stall": {"incident": ((), _asking_redis), "waits-and-serves": (("--in-thread",), _asking_redis)},
 }

@@ -10,10 +10,13 @@
     curl localhost:8080/generate?unsplittable=9000   # a request that never fits: the scheduler tries for ever
     curl localhost:8080/generate?absent=1      # a worker does not come to the barrier (with --collective)
     curl localhost:8080/generate?grow=1        # a worker takes all memory it can get: limit it first
+    curl localhost:8080/generate?transfer=1    # both workers wait for each other in their KV connector
+    curl localhost:8080/generate?grammar=40    # a regular expression whose automaton has 2^41 states
     curl localhost:8080/observe           # a tracer stops the engine core and leaves it so; with ?stop=0 it lets it run
     curl localhost:8080/metrics           # as vLLM has them
 
-Also the lab of worker-dead-or-stopped, scheduler-stall, observer-is-the-incident, collective-desync and oom-killed.
+Also the lab of worker-dead-or-stopped, scheduler-stall, observer-is-the-incident, collective-desync, oom-killed,
+kv-connector-hang and grammar-compile-stall.
 """
 
 import argparse
@@ -57,7 +60,7 @@ class Front:
             self.asked += 1
             number, finished = self.asked, threading.Event()
             self.waiting[number] = finished
-        self.core.enqueue(**{"drop": 0, "compute": 0, "stuck": 0, "absent": 0, "grow": 0, "unsplittable": 0, **how}, request=number, left=STEPS)
+        self.core.enqueue(**{"drop": 0, "compute": 0, "stuck": 0, "absent": 0, "grow": 0, "transfer": 0, "grammar": 0, "unsplittable": 0, **how}, request=number, left=STEPS)
         finished.wait()
 
     def output_handler(self) -> None:

@@ -6,9 +6,10 @@ import threading
 
 from scheduler import Scheduler
 from shm_broadcast import MessageQueue, child, fd_and_python, from_fd, option
+from structured_output import StructuredOutputManager
 
-HOW = ("drop", "compute", "stuck", "absent", "grow")
-"""What a request can make rank 1 do; see worker.py."""
+HOW = ("drop", "compute", "stuck", "absent", "grow", "transfer")
+"""What a request can make the workers do, mostly rank 1; see worker.py."""
 
 
 class EngineCore:
@@ -18,6 +19,7 @@ class EngineCore:
         self.front = front
         self.input: queue.Queue[dict[str, int]] = queue.Queue()
         self.scheduler = Scheduler()
+        self.structured_output = StructuredOutputManager()
         self.workers = [
             child(python, f"VLLM::Worker_TP{rank}", "worker.py", "--number", str(rank), "--of", of, "--group", group)[1] for rank in ranks
         ]
@@ -29,7 +31,10 @@ class EngineCore:
 
     def _process_input_queue(self) -> None:
         while not self.scheduler.running or not self.input.empty():
-            self.scheduler.running.append(self.input.get())
+            request = self.input.get()
+            if request["grammar"]:
+                self.structured_output.grammar_init(request["grammar"])
+            self.scheduler.running.append(request)
 
     def _process_engine_step(self) -> None:
         step = self.scheduler.schedule()

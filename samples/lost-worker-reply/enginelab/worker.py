@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from kv_connector import KVConnector
 from shm_broadcast import MessageQueue, fd_and_python, from_fd, option
 
 CLONE = {"x86_64": 56, "aarch64": 220}
@@ -17,17 +18,27 @@ class WorkerProc:
     """One rank."""
 
     def __init__(self, orders: MessageQueue, rank: int, meet: Callable[[], object]) -> None:
-        self.orders, self.rank, self.meet = orders, rank, meet
+        self.orders, self.rank, self.meet, self.connector = orders, rank, meet, KVConnector()
 
     def worker_busy_loop(self) -> None:
         while True:
             order = self.orders.dequeue()
+            if order["transfer"]:
+                self.transfer()
             mine = order if self.rank == 1 else dict.fromkeys(order, False)
             answer = self.execute_model(mine["compute"], mine["stuck"], mine["absent"], mine["grow"])
             if mine["drop"]:
                 print("rank 1: an answer is lost", file=sys.stderr, flush=True)
                 continue
             self.orders.enqueue(tokens=answer)
+
+    def transfer(self) -> None:
+        """Rank 1 asks for blocks, the others wait until theirs are taken."""
+        print(f"rank {self.rank}: blocks are moved", file=sys.stderr, flush=True)
+        if self.rank == 1:
+            self.connector.start_load_kv()
+        else:
+            self.connector.wait_for_save()
 
     def execute_model(self, for_ever: bool, stuck: bool, absent: bool, grow: bool) -> int:
         """A step; one that ends at once, or never does."""
