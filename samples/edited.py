@@ -3,83 +3,13 @@
     python samples/edited.py [SAMPLE…]     # after the samples that they are made of were recorded anew
 """
 
-import hashlib
 import json
 import sys
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-HERE = Path(__file__).parent
-Files = dict[str, str]
-"""Path in the bundle (or folder) -> text."""
-WHEN = (2026, 11, 30, 9, 0, 0)
-
-
-def read(sample: str) -> Files:
-    """A recorded bundle, or a folder of loose files."""
-    bundle = HERE / f"{sample}.zip"
-    if bundle.exists():
-        with zipfile.ZipFile(bundle) as archive:
-            return {name: archive.read(name).decode() for name in archive.namelist()}
-    return {path.name: path.read_text() for path in sorted((HERE / sample).iterdir())}
-
-
-def write(sample: str, files: Files) -> None:
-    """A bundle with a manifest that fits, or a folder."""
-    if "manifest.json" not in files:
-        (HERE / sample).mkdir(exist_ok=True)
-        for name, text in files.items():
-            (HERE / sample / name).write_text(text)
-        return
-    manifest = json.loads(files["manifest.json"])
-    redactions = {entry["path"]: entry["redactions"] for entry in manifest["artefacts"]}
-    manifest["artefacts"] = [
-        {
-            "path": name, "sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode()), "collector": name.split("/")[1],
-            "redactions": redactions.get(name, 0),
-        }
-        for name, text in files.items()
-        if name != "manifest.json"
-    ]  # fmt: skip
-    with zipfile.ZipFile(HERE / f"{sample}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in {**files, "manifest.json": json.dumps(manifest, indent=1)}.items():
-            archive.writestr(zipfile.ZipInfo(name, WHEN), text, zipfile.ZIP_DEFLATED)
-
-
-def named(files: Files, words: str) -> list[str]:
-    """Artefacts with this in their path, in order."""
-    return sorted(name for name in files if words in name)
-
-
-def dumps(files: Files) -> list[str]:
-    """The stacks, one name per sample."""
-    return [name for name in named(files, "/stacks/") if not name.endswith("dumps.jsonl")]
-
-
-def change_stacks(files: Files, change: Callable[[int, dict[str, Any]], None], names: list[str] | None = None) -> None:
-    """Call `change(sample, thread)` for each thread of each dump."""
-    for sample, name in enumerate(names or dumps(files)):
-        dump = json.loads(files[name])
-        for thread in dump["threads"] if isinstance(dump, dict) else dump:
-            change(sample, thread)
-        files[name] = json.dumps(dump, separators=(",", ":"))
-
-
-def change_lines(files: Files, words: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """JSON lines of these artefacts, each changed, or left out."""
-    for name in named(files, words):
-        lines = [change(json.loads(line)) for line in files[name].splitlines()]
-        files[name] = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines if line is not None)
-
-
-def keep_dumps(files: Files, *kept: int) -> None:
-    """Only these samples of the stacks were taken."""
-    for sample, name in enumerate(dumps(files)):
-        if sample not in kept:
-            del files[name]
-    change_lines(files, "/stacks/dumps.jsonl", lambda line: line if line.get("sample") in (None, *kept) else None)
+import edited_ghosts
+from edits import Files, change_lines, change_stacks, dumps, keep_dumps, named, read, write
 
 
 def answered(files: Files) -> None:
@@ -90,195 +20,6 @@ def answered(files: Files) -> None:
 def one_read(files: Files) -> None:
     """The ports were asked once."""
     del files[named(files, "/metrics/probes-")[-1]]
-
-
-# --- ghost-key-retry-loop: two workers, each retries on a key of its own ---
-
-
-class Ghosts:
-    """The incident, with fewer sound keys, and how to change what its workers hold."""
-
-    def __init__(self) -> None:
-        self.files = read("ghost-key-retry-loop/incident")
-        (place,) = named(self.files, "/redis/keys-")
-        self.rows = [json.loads(line) for line in self.files[place].splitlines()][:32]
-        self.ghosts = [row for row in self.rows if row["verdict"] == "ghost"]
-        self.keys = [row["key"] for row in self.ghosts]
-        self._place = place
-        locals_of = json.loads(self.files[dumps(self.files)[1]])["threads"]
-        self.holds = {
-            thread["thread_name"]: key for thread in locals_of for key in self.keys
-            if any(var["repr"] == f'"{key}"' for frame in thread["frames"] for var in frame.get("locals") or ())
-        }  # fmt: skip
-
-    def row(self, worker: str) -> dict[str, Any]:
-        """What the cache has under the key of this worker."""
-        return next(row for row in self.ghosts if row["key"] == self.holds[worker])
-
-    def sound(self, worker: str) -> None:
-        like = next(row for row in self.rows if row["verdict"] == "ok")
-        self.row(worker).update({name: value for name, value in like.items() if name not in ("key", "key_hex")})
-
-    def soft(self, worker: str) -> None:
-        self.sound(worker)
-        self.row(worker).update(verdict="soft", reasons="norm-outlier")
-
-    def goes_back(self, *workers: str) -> None:
-        """In the middle sample these wait for work."""
-        queue = {"name": "Queue.get", "filename": "/usr/local/lib/python3.11/queue.py", "short_filename": "queue.py", "line": 171}
-
-        def change(sample: int, thread: dict[str, Any]) -> None:
-            if sample == 2 and thread["thread_name"] in workers:
-                frames = thread["frames"]
-                below = next(at for at, frame in enumerate(frames) if frame["name"] == "Worker._serve")
-                thread["frames"] = [queue, *frames[below:]]
-
-        change_stacks(self.files, change)
-
-    def holds_text(self, worker: str, text: str, frames: tuple[str, ...], var: str = "key") -> None:
-        """This text is in a variable of these functions; a cache key is in none."""
-
-        def change(sample: int, thread: dict[str, Any]) -> None:
-            if thread["thread_name"] != worker or sample not in (1, 4):
-                return
-            for frame in thread["frames"]:
-                frame["locals"] = [{"name": var, "addr": 1, "arg": True, "repr": f'"{text}"'}] if frame["name"] in frames else []
-
-        change_stacks(self.files, change)
-
-    def tokens(self, before: int, after: int, running: int = 2) -> None:
-        """The engine counts tokens too, and so many requests run."""
-        for name, count in zip(named(self.files, "-metrics-"), (before, after), strict=True):
-            text = self.files[name].replace('model_name="clip-vit-b-32"} 2', f'model_name="clip-vit-b-32"}} {running}')
-            self.files[name] = f'{text}vllm:generation_tokens_total{{engine="0",model_name="clip-vit-b-32"}} {count}\n'
-
-    def add(self, key: str, **like: Any) -> None:
-        """One more entry of the cache."""
-        self.rows.append({**self.ghosts[0], "key": key, "key_hex": key.encode().hex(), **like})
-
-    def done(self) -> Files:
-        self.files[self._place] = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in self.rows)
-        return self.files
-
-
-FIRST, SECOND = "worker-1", "worker-0"
-LAB_FRAMES = ("EncodingCache.get", "Service._encode_image", "Service.answer")
-UNUSED = "clip-vit-b-32:image:00000000000000000000000000000000"
-
-
-def both_went_back() -> Files:
-    """Both workers wait for work in between."""
-    made = Ghosts()
-    made.goes_back(FIRST, SECOND)
-    return made.done()
-
-
-def one_went_back() -> Files:
-    """One of them does; neither key was asked for lately, and no token is made."""
-    made = Ghosts()
-    made.tokens(4100, 4100)
-    made.goes_back(SECOND)
-    for worker in (FIRST, SECOND):
-        made.row(worker)["idle_s"] = 30.0
-    return made.done()
-
-
-def keys_sound() -> Files:
-    """Both keys are sound; a ghost that nobody holds is in the cache."""
-    made = Ghosts()
-    made.add(UNUSED)
-    made.sound(FIRST)
-    made.sound(SECOND)
-    return made.done()
-
-
-def one_key_sound() -> Files:
-    """One key is sound, and the engine makes tokens for others."""
-    made = Ghosts()
-    made.tokens(4100, 4900)
-    made.sound(SECOND)
-    return made.done()
-
-
-def sound_and_went_back() -> Files:
-    """One worker holds a sound key, the one with the ghost went back to its queue."""
-    made = Ghosts()
-    made.sound(FIRST)
-    made.goes_back(SECOND)
-    return made.done()
-
-
-def keys_unknown() -> Files:
-    """A family of two keys: nothing tells what they should be."""
-    made = Ghosts()
-    for worker in (FIRST, SECOND):
-        made.row(worker).update(verdict="unknown", reasons="")
-    return made.done()
-
-
-def keys_soft() -> Files:
-    """Vectors that are only far longer than usual; one worker went back to its queue."""
-    made = Ghosts()
-    made.soft(FIRST)
-    made.soft(SECOND)
-    made.goes_back(SECOND)
-    return made.done()
-
-
-def keys_gone() -> Files:
-    """The keys have been deleted; a copy is in the workers' memory."""
-    made = Ghosts()
-    made.rows = [row for row in made.rows if row["verdict"] != "ghost"]
-    return made.done()
-
-
-def keys_cut() -> Files:
-    """Of long keys the stacks show the beginning, and that is the name of another entry, which is a ghost, or soft."""
-    made = Ghosts()
-    for worker, verdict in ((FIRST, "ghost"), (SECOND, "soft")):
-        begin = f"page:https://shop.example/{worker}/".ljust(123, "x")
-        made.row(worker).update(key=begin, key_hex=begin.encode().hex(), verdict=verdict)
-        made.add(f"{begin}/front.png", verdict="ok", reasons="")
-        made.holds_text(worker, f"{begin}...", LAB_FRAMES)
-    made.add(UNUSED)
-    return made.done()
-
-
-def other_text() -> Files:
-    """What they hold is the name of a queue, no entry of the cache."""
-    made = Ghosts()
-    for worker in (FIRST, SECOND):
-        made.holds_text(worker, "jobs:images:high", ("Worker._serve",), var="queue")
-    return made.done()
-
-
-def plain_keys() -> Files:
-    """Keys without a digest, that no function of the cache client shows."""
-    made = Ghosts()
-    for number, worker in enumerate((FIRST, SECOND)):
-        key = f"catalog:item-{number}:vector"
-        made.row(worker).update(key=key, key_hex=key.encode().hex())
-        made.holds_text(worker, key, LAB_FRAMES)
-    return made.done()
-
-
-def small_values() -> Files:
-    """A number of four bytes that was not asked for lately, and nobody's request."""
-    made = Ghosts()
-    for worker in (FIRST, SECOND):
-        made.row(worker).update(bytes=4, idle_s=30.0)
-    made.tokens(4100, 4100, running=0)
-    return made.done()
-
-
-def two_dumps() -> Files:
-    """Only two stacks could be taken."""
-    made = Ghosts()
-    keep_dumps(made.files, 1, 4)
-    return made.done()
-
-
-# --- the other records: functions of the files ---
 
 
 def changed(sample: str, *changes: Callable[[Files], None]) -> Callable[[], Files]:
@@ -364,14 +105,50 @@ def somebody_holds_it(files: Files) -> None:
         files[name] = text.replace('Thread 51901 (idle)', 'Thread 51901 (active+gil)')
 
 
+# --- dead-loop-live-process ---
+
+
+def connected(files: Files) -> None:
+    """It has a connection to another service, too."""
+    for name in named(files, "/sockets/sockets-"):
+        listening = next(json.loads(line) for line in files[name].splitlines() if '"LISTEN"' in line)
+        row = {**listening, "state": "ESTABLISHED", "fd": 40, "inode": 1, "lport": 51234, "raddr": "10.0.0.5", "rport": 5432, "recv_q": 0, "send_q": 0}
+        row.pop("own_q", None)
+        files[name] += json.dumps(row, separators=(",", ":")) + "\n"
+
+
+FAILED = """\
+[2026-11-20 09:14:59 TP2] Scheduler hit an exception: Traceback (most recent call last):
+  File "/opt/venv/lib/python3.10/site-packages/sglang/srt/managers/scheduler.py", line 3302, in run_scheduler_process
+    scheduler.event_loop_overlap()
+KeyError: 'mm_inputs'
+
+"""
+ROUTER = """\
+[2026-11-20 09:14:51] INFO:     Started server process [640]
+[2026-11-20 09:14:52] ERROR:    Exception in ASGI application
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.10/site-packages/router/app.py", line 88, in forward
+    raise ConnectionResetError(104, "Connection reset by peer")
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+
+
+def failed_first(files: Files) -> None:
+    """The scheduler failed before the server was shut down."""
+    first, rest = files["server.log"].split("\n", 1)
+    files["server.log"] = f"{first}\n{FAILED}{rest}"
+
+
+def router_failed(files: Files) -> None:
+    """Another program's log, whose first lines tell of an error of its own; the scheduler had served for longer."""
+    files["router.log"] = ROUTER
+    first, rest = files["server.log"].split("\n", 1)
+    files["server.log"] = f"{first}\n" * 4 + rest
+
+
 EDITS: Mapping[str, Callable[[], Files]] = {
-    **{
-        f"ghost-key-retry-loop/{make.__name__.replace('_', '-')}": make
-        for make in (
-            both_went_back, one_went_back, keys_sound, one_key_sound, sound_and_went_back, keys_unknown, keys_soft, keys_gone, keys_cut, other_text, plain_keys,
-            small_values, two_dumps,
-        )
-    },
+    **{f"ghost-key-retry-loop/{make.__name__.replace('_', '-')}": make for make in edited_ghosts.EDITS},
     "cpu-spin/answers": changed("cpu-spin/incident", answered),
     "cpu-spin/asked-once": changed("cpu-spin/incident", one_read),
     "cpu-spin/metrics-elsewhere": changed("cpu-spin/incident", metrics_elsewhere),
@@ -382,6 +159,9 @@ EDITS: Mapping[str, Callable[[], Files]] = {
     "gil-held-in-native-call/json-dumps-lookup-computes": changed("gil-held-in-native-call/json-dumps", of_thread("lookup_0", computes)),
     "gil-held-in-native-call/json-dumps-lookup-waits": changed("gil-held-in-native-call/json-dumps", of_thread("lookup_0", reads_shared_memory)),
     "gil-held-in-native-call/text-dumps-gil-held": changed("gil-held-in-native-call/text-dumps", somebody_holds_it),
+    "dead-loop-live-process/connected": changed("dead-loop-live-process/incident", connected),
+    "dead-loop-live-process/failed-first": changed("dead-loop-live-process/shutting-down", failed_first),
+    "dead-loop-live-process/router-failed": changed("dead-loop-live-process/shutting-down", router_failed),
     "event-loop-blocked/answers": changed("event-loop-blocked/incident", answered),
     "event-loop-blocked/asked-once": changed("event-loop-blocked/incident", one_read),
     "event-loop-blocked/two-dumps": changed("event-loop-blocked/incident", lambda files: keep_dumps(files, 0, 4)),
@@ -390,14 +170,15 @@ EDITS: Mapping[str, Callable[[], Files]] = {
 }  # fmt: skip
 
 
-def chosen(names: list[str]) -> Iterator[str]:
-    yield from names or EDITS
+def record(sample: str) -> None:
+    """The sample anew, from the record that it is made of."""
+    write(sample, EDITS[sample]())
+    print(sample)
 
 
 def main() -> None:
-    for sample in chosen(sys.argv[1:]):
-        write(sample, EDITS[sample]())
-        print(sample)
+    for sample in sys.argv[1:] or EDITS:
+        record(sample)
 
 
 if __name__ == "__main__":

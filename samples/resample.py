@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import edited
 import states
 
 from diag import labs
@@ -139,6 +140,7 @@ RECORDERS: dict[str, Callable[[str], None]] = {
     "service-silent/incident": silent,
     "service-silent/no-http": plain,
     "process-ended/incident": ended,
+    **dict.fromkeys(edited.EDITS, edited.record),  # last: they are made of the records above
 }
 
 

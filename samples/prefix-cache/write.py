@@ -165,6 +165,7 @@ def failing_lookups(target: Path, work: Path) -> None:
         {**asked("pressure", ordinal, ordinal, "empty" if failed else "same", cached * TOKENS, request=name), "ts": 1767607200.0 + ordinal, **({"reproduced": True} if failed else {})}
         for ordinal, ((_, _, cached, failed), name) in enumerate([*zip(chains, names, strict=True), (([], 0, 3, True), "cmpl-77aa09")], 1)
     ]  # fmt: skip
+    versions(target, "mindie_llm-2.3.0.dist-info")
     save_experiment(target, {**EXPERIMENT, "verdict": "reproduced", "started_at": 1767607200.0, "seconds": 9.0, "ended": "reproduced", "healed_by_bypass": True, "trials": trials})
 
 
@@ -229,9 +230,71 @@ def spoiled_block_and_walk(target: Path, work: Path) -> None:
     answers(target, asked("pressure", 1, 0, "same", 2 * TOKENS, request="cmpl-39"), asked("pressure", 2, 1, "same", 4 * TOKENS, request=DUMPED))
 
 
+def dump_and_hole_elsewhere(target: Path, work: Path) -> None:
+    dumped(target, work)
+    lookups(target, cmpl_39=[0, 1, 1], cmpl_40=[1, 1, 0, 1], cmpl_41=[1, 0, 1], cmpl_42=[1, 1, 1])
+    answers(
+        target, asked("pressure", 1, 0, "empty", 3 * TOKENS, reproduced=True, request="cmpl-39"), asked("pressure", 2, 1, "same", 3 * TOKENS, request="cmpl-42"),
+        verdict="reproduced", ended="reproduced", healed_by_bypass=True,
+    )  # fmt: skip
+
+
+def dump_and_hit(target: Path, work: Path) -> None:
+    dumped(target, work)
+    lookups(target, cmpl_40=[1, 1, 1], cmpl_42=[1, 1, 1])
+
+
+def dump_and_fixed_version(target: Path, work: Path) -> None:
+    dumped(target, work)
+    lookups(target, cmpl_39=[1, 0, 1])
+    versions(target, "mindie_llm-2.3.0.dist-info")
+
+
+def one_layer_of_two(target: Path, work: Path) -> None:
+    """Another request's block stands in the last layer alone."""
+    good, donor = cache(PROMPT), cache(OTHER)
+    bad = {name: np.stack([donor[name][0], *array[1:]]) if ".1." in name and name.endswith("_cache") else array for name, array in good.items()}
+    compared(target, work, good, bad, {"request-b": donor})
+    versions(target, "mindie_llm-2.2rc1.dist-info")
+
+
+def zero_tail(target: Path, work: Path) -> None:
+    """The last block is zero in all layers, and there is none behind it."""
+    good = cache(PROMPT)
+    bad = {name: np.stack([*array[:-1], array[-1] * 0]) if name.endswith("_cache") else array for name, array in good.items()}
+    compared(target, work, good, bad)
+    versions(target, "mindie_llm-2.2rc1.dist-info")
+
+
+def flags_only(target: Path, work: Path) -> None:
+    """An engine that logs which blocks are there, and neither what a search answers nor what it uses."""
+    rows = [
+        {"request": "r7", "method": "engine", "position": n, "block_hash": f"{n + 1:016x}", "block_id": 40 + n, "cached": n != 0, "computed": n != 0, "hit": None,
+         "ts": 1796007298.5, "epoch": 3, "engine_epoch": 3}
+        for n in range(3)
+    ]  # fmt: skip
+    (target / "lookups.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    in_operations(target, work)
+
+
+def block_of_generation_1_and_hole(target: Path, work: Path) -> None:
+    block_of_generation_1(target, work)
+    lookups(target, cmpl_39=[1, 0, 1], cmpl_42=[1, 1, 1])
+    answers(target, asked("pressure", 1, 0, "same", 3 * TOKENS, request="cmpl-39"), asked("pressure", 2, 1, "same", 3 * TOKENS, request="cmpl-42"))
+
+
+def failure_of_others_asked(target: Path, work: Path) -> None:
+    lookups(target, cmpl_39=[1, 0, 1])
+    answers(target, asked("pressure", 1, 0, "same", None, request="cmpl-39"))
+    (target / "repro.json").rename(target / "repro-1.json")
+    answers(target, asked("pressure", 1, 0, "empty", 3 * TOKENS, reproduced=True, request="cmpl-98"), verdict="reproduced", ended="reproduced", healed_by_bypass=True)
+
+
 def dump_and_sound_lookup(target: Path, work: Path) -> None:
     dumped(target, work)
-    lookups(target, cmpl_40=[0], cmpl_42=[1, 1, 1])
+    save(work / "cmpl-50", cache(PROMPT, {0: OTHER}))
+    compare(target, work, bad="cmpl-50", name="comparison-2.json")
+    lookups(target, cmpl_40=[0], cmpl_42=[1, 1, 1], cmpl_43=[0])
 
 
 def walk_not_exercised(target: Path, work: Path) -> None:
@@ -577,10 +640,9 @@ def dump_with_nan(target: Path, work: Path) -> None:
 
 
 def nan_in_one_block(target: Path, work: Path) -> None:
-    """One block of the last layer has NaN where the run reads it, and nothing else has."""
+    """One block of the first layer has NaN where the run reads it, and nothing else has."""
     bad = cache(PROMPT)
-    bad[f"layers.{LAYERS - 1}.k_cache"] = bad[f"layers.{LAYERS - 1}.k_cache"].copy()
-    bad[f"layers.{LAYERS - 1}.k_cache"][1, 0, 0, 0] = np.nan
+    bad["layers.0.k_cache"][1, 0, 0, 0] = np.nan
     compared(target, work, cache(PROMPT), bad)
 
 
@@ -657,7 +719,8 @@ def noise_only(target: Path, work: Path) -> None:
 WRITERS: Mapping[str, Callable[[Path, Path], None]] = {
     writer.__name__.replace("_", "-"): writer
     for writer in (
-        hole_in_lookup, hole_in_affected_version, hole_and_walk, hole_and_binary, failing_lookups, dump_and_lookups, dump_and_anothers_lookup, dump_and_sound_lookup, spoiled_block_and_lookups, spoiled_block_and_walk, walk_not_exercised, experiment_of_others, experiment_of_the_same, failure_of_others, other_prompt_first_layer, affected_version_no_donor, fixed_version, hole_in_fixed_version,
+        hole_in_lookup, hole_in_affected_version, hole_and_walk, hole_and_binary, failing_lookups, dump_and_lookups, dump_and_anothers_lookup, dump_and_sound_lookup, dump_and_hole_elsewhere, dump_and_hit, dump_and_fixed_version, one_layer_of_two, zero_tail, flags_only, block_of_generation_1_and_hole, failure_of_others_asked,
+        spoiled_block_and_lookups, spoiled_block_and_walk, walk_not_exercised, experiment_of_others, experiment_of_the_same, failure_of_others, other_prompt_first_layer, affected_version_no_donor, fixed_version, hole_in_fixed_version,
         wrong_block, wrong_block_and_hole, affected_version, tail_missing, other_prompt, old_epoch, old_epoch_same_weights, old_epoch_other_weights, old_epoch_in_experiment, same_epoch, block_of_generation_1, block_of_generation_1_restarted,
         kernel_differs, three_comparisons, kernel_on_one_rank, kernel_after_narrow_input, reference_kept, rounding_only, nan_in_softmax, nan_in_the_input, nan_in_outputs, nan_on_one_rank, nan_in_one_block, dump_with_nan, mask_with_inf, two_layouts, lengths_in_int64, hidden_in_float16, shorter_prompt, hits_wrong, two_replicas, wrong_without_hit, noise_only,
     )

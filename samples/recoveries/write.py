@@ -237,7 +237,7 @@ class World:
         """A small backlog: it waits for a moment, and nobody notices."""
         backlog = self.case.backlog
         self.route(second, f"released {backlog} queued requests")
-        for number in range(backlog):
+        for _ in range(backlog):
             took = self.rng.uniform(1.0, 1.9)
             self.request(second, took, first_byte_s=took / 2)
         self.stats(second + 1, backlog // 4, backlog // 2, 60.0, 50.0)

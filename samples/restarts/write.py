@@ -294,6 +294,16 @@ Containers:
 """
 
 
+FAILED = """\
+Events:
+  Type     Reason     Age                 From     Message
+  ----     ------     ----                ----     -------
+  Warning  Unhealthy  4m (x9 over 35m)    kubelet  Liveness probe failed: Get "http://10.2.0.7:8000/health": context deadline exceeded (Client.Timeout exceeded while awaiting headers)
+  Warning  Unhealthy  2m (x3 over 30m)    kubelet  Readiness probe failed: Get "http://10.2.0.7:8000/health": context deadline exceeded (Client.Timeout exceeded while awaiting headers)
+  Normal   Killing    1m                  kubelet  Container server failed liveness probe, will be restarted
+"""
+
+
 def tokenizing() -> World:
     """The stuck engine of `once`, whose front end still counts tokens for whoever asks."""
     world = once(frozen=hours((9.05, 9.5)))
@@ -403,6 +413,8 @@ def main(to: Path) -> None:
     for name, took in (("probe-too-tight", lambda rng: rng.lognormvariate(-1.2, 0.9)), ("probe-with-room", lambda rng: rng.uniform(0.002, 0.05))):
         tight(took).write(to / name)
         (to / name / "pod.txt").write_text(DESCRIBED)
+    tight(lambda rng: rng.lognormvariate(-1.2, 0.9)).write(to / "probe-too-tight-failing")
+    (to / "probe-too-tight-failing" / "pod.txt").write_text(DESCRIBED + FAILED)
     for second, who in world.restarts:
         print(f"{clock(second):%H:%M:%S} {who}")
 
