@@ -154,13 +154,14 @@ def runbook(text: str) -> str:
     """A runbook with only lists, bold, emphasis, code and fences left of its Markdown: evidence may stand in it."""
     shown: list[str] = []
     block: list[str] | None = None
-    closing = ""
+    closing, item = "", 0
     for raw in text.replace("\r\n", "\n").split("\n"):
         opened = FENCE.fullmatch(raw)
         if block is None and opened:
             block, closing, indent = [], opened.group(1), min(len(raw) - len(raw.lstrip(" ")), 12)
         elif block is None:
-            shown.append(_runbook_line(raw))
+            line, item = _runbook_line(raw, item)
+            shown.append(line)
         elif raw.strip() == closing:
             shown.append(_fenced(block, "", indent))
             block = None
@@ -169,14 +170,19 @@ def runbook(text: str) -> str:
     return "\n".join([*shown, *([_fenced(block, "", indent)] if block is not None else [])])
 
 
-def _runbook_line(raw: str) -> str:
+def _runbook_line(raw: str, item: int) -> tuple[str, int]:
+    """A line, and where the text of the list item begins that it is in. Further in than that would be code."""
     found = LINE.fullmatch(inert(raw, MAX_TEXT_CHARS))
     if found is None:
-        return escaped(raw)
-    rest = found["rest"]
+        return escaped(raw), item
+    if not found["rest"] and not found["marker"]:
+        return "", item
+    rest, marker = found["rest"], found["marker"] or ""
     heading = HEADING.fullmatch(rest)
     body = f"**{escaped(heading.group(1))}**" if heading else f"\\{rest}" if RULER.fullmatch(rest) else _inline(rest)
-    return f"{found['indent'][:12]}{(found['marker'] or '').rstrip()}{' ' if found['marker'] else ''}{body}".rstrip()
+    indent = found["indent"][: min(item + 3, 12)]
+    item = len(indent) + len(marker) if marker else min(item, len(indent))
+    return f"{indent}{marker.rstrip()}{' ' if marker else ''}{body}".rstrip(), item
 
 
 def _inline(text: str) -> str:
