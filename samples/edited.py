@@ -44,13 +44,13 @@ def torn(files: Files) -> None:
 
 def metrics_elsewhere(files: Files) -> None:
     """A port of its own answers for /metrics, and the tokens there go up."""
-    for read, name in enumerate(named(files, "/metrics/probes-")):
+    for number, name in enumerate(named(files, "/metrics/probes-")):
         last = json.loads(files[name].splitlines()[-1])
         place = {"target": "127.0.0.1:9100", "url": "http://127.0.0.1:9100/metrics", "outcome": "answer", "status": 200, "seconds": 0.01}
         files[name] += json.dumps({**last, **place}, separators=(",", ":")) + "\n"
-        files[f"artefacts/metrics/9100-metrics-{read}.txt"] = (
-            f"# llmdiag read={read} ts={last['ts']:.3f} status=200 seconds=0.0100\n# llmdiag url=http://127.0.0.1:9100/metrics\n"
-            f'vllm:num_requests_running{{engine="0"}} 1\nvllm:generation_tokens_total{{engine="0"}} {1000 + 90 * read}\n'
+        files[f"artefacts/metrics/9100-metrics-{number}.txt"] = (
+            f"# llmdiag read={number} ts={last['ts']:.3f} status=200 seconds=0.0100\n# llmdiag url=http://127.0.0.1:9100/metrics\n"
+            f'vllm:num_requests_running{{engine="0"}} 1\nvllm:generation_tokens_total{{engine="0"}} {1000 + 90 * number}\n'
         )
 
 

@@ -68,6 +68,12 @@ def test_a_part_that_no_sample_needs_is_told() -> None:
     assert f"{rule.signals[0].id} (required)" not in left
 
 
+def test_a_required_signal_matters_where_it_alone_keeps_a_diagnosis_open() -> None:
+    (rule,) = (rule for rule in rules.load(rules.shipped()) if rule.id == "device-memory-taken")
+    name = "device-memory/holder-not-listed"
+    assert "did_not_start (required)" not in mutation.survivors(rule, {name: mutation.load(name)})
+
+
 def test_public_cases_are_covered_and_a_cause_that_nobody_knows_is_never_confirmed() -> None:
     """At least 40 of them, with every one in which nothing is wrong; of those whose cause nobody knows no rule may confirm anything."""
     folder = index.SAMPLES / "public-cases"

@@ -1,6 +1,5 @@
 -- What is remarkable about each recovery: noticed late, a jump of the queue after it was ready, slow first requests
 -- col incident: number of the recovery, as in recoveries
--- col faulty: it began with a fault: no first start, no stop that somebody asked for
 -- col late: nobody acted for longer than it takes to see such a fault; NULL = it took that long, and who acted when is not told
 -- col jump: after it was ready 10 requests and more waited, more than ran, more than twice as many as before
 -- col slow_first: the first requests took more than twice as long as before, and 1 s more (99th percentile; 5 requests and more on either side)
@@ -19,7 +18,7 @@ judged AS (
   SELECT r.*, r.cause NOT IN ('start', 'external-stop') AS faulty, s.waiting, s.running, s.waiting_before, s.waiting_at, s.source AS stats_source, coalesce(s.backs_off, FALSE) AS backs_off,
     CASE r.cause WHEN 'stuck' THEN 120 ELSE 10 END AS allowed_s
   FROM recoveries r LEFT JOIN seen s ON s.bundle = r.bundle AND s.host IS NOT DISTINCT FROM r.host AND s.capture = r.capture AND s.incident = r.incident)
-SELECT bundle, host, capture, incident, faulty,
+SELECT bundle, host, capture, incident,
   CASE WHEN NOT faulty OR fault_ts IS NULL OR backs_off THEN FALSE
     WHEN detect_s IS NULL THEN CASE WHEN epoch(started_ts) - epoch(fault_ts) > allowed_s THEN NULL ELSE FALSE END
     ELSE (detect_s > allowed_s AND (mttr_s IS NULL OR detect_s >= 0.1 * mttr_s)) OR (cause <> 'stuck' AND detect_s > 3 AND coalesce(detect_s > 0.5 * mttr_s, FALSE)) END AS late,

@@ -406,7 +406,7 @@ def main(to: Path) -> None:
     watched(frozen=hours((9.0, 9.4))).write(to / "probe-misses-hang", without=frozenset({"watchdog.log"}))
     no_watchdog = frozenset({"watchdog.log"})
     hang(9.065, answered=2).write(to / "short-hang", without=no_watchdog)
-    hang(answered=20).write(to / "statistics-hang", without=no_watchdog)
+    hang(answered=20, notices=0).write(to / "statistics-hang", without=no_watchdog)
     hang(light=PATHS["models"], answered=1, notices=1).write(to / "models-miss-hang", without=no_watchdog)
     hang(seen=True).write(to / "probe-sees-hang", without=no_watchdog)
     watched(prefill=hours((9.0, 9.4))).write(to / "long-prefill", without=frozenset({"watchdog.log"}))

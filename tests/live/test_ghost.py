@@ -179,7 +179,7 @@ def test_demo_with_nothing_planted_ends_clear() -> None:
 def test_demo_with_a_broken_purge_fails() -> None:
     """It waits as often as ever for an answer, only less long each time."""
     code = "from diag import cli; from diag.demos import ghost_key_retry_loop as demo; demo.FREE_S = 2.0; cli.main()"
-    done = subprocess.run([sys.executable, "-c", code, "demo", "ghost-key", "--dry-purge"], capture_output=True, text=True, check=False, timeout=2 * WAIT_S)
+    done = subprocess.run([sys.executable, "-c", code, "demo", "ghost-key", "--dry-purge"], capture_output=True, text=True, check=False, timeout=4 * WAIT_S)
     assert done.returncode == 2, done.stderr
     assert "still not answered" in done.stderr
     assert "Traceback" not in done.stderr

@@ -142,6 +142,12 @@ def test_clients_that_left_and_how_long_others_waited() -> None:
     assert found["timed_out"].value == 3.0
 
 
+def test_clients_of_a_first_start_had_not_been_served_before() -> None:
+    after = [post("10:01:20", 499, 30.0), post("10:01:40", 200, 46.0)]
+    seen = Around(at("10:00:00"), at("10:01:00"), None, None, [], [], [], after, [], first=True)
+    assert {fact.fact for fact in facts.facts(seen)} & {"left_after", "patience_s", "waited_s", "timed_out"} == set()
+
+
 def test_an_answer_that_nobody_read() -> None:
     unread = [post("10:01:30", 200, 40.0, ended="CD--", queue_s=38.0, first_byte_s=1.999), post("10:01:40", 200, 41.0, ended="CD--", queue_s=38.0, first_byte_s=0.5)]
     found = around(requests=unread)

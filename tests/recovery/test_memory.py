@@ -193,6 +193,16 @@ def test_weights_that_do_not_fit_are_no_pool_and_nobodys_memory(tmp_path: Path) 
     assert "memory-not-reclaimed" in [item["rule"] for item in said.json["ruled_out"]], said.json["findings"]
 
 
+@pytest.mark.parametrize(("tried", "spare", "in_pieces"), [("2.00", "9.35", True), ("9.36", "9.35", False), ("0.25", "0.99", False), ("0.25", "1.00", True)])
+def test_as_much_as_was_asked_for_lay_in_pieces(tmp_path: Path, tried: str, spare: str, in_pieces: bool) -> None:
+    log = (SAMPLES / "device-memory" / "fragmented" / "vllm.log").read_text()
+    asked, pieces = "Tried to allocate 2.00 GiB", "9.35 GiB is reserved by PyTorch but unallocated"
+    assert asked in log and pieces in log
+    (tmp_path / "vllm.log").write_text(log.replace(asked, f"Tried to allocate {tried} GiB").replace(pieces, pieces.replace("9.35", spare)))
+    said = llmdiag("query", str(tmp_path), "SELECT DISTINCT in_pieces FROM memory_failures", "-f", "json", "--date", "2026", "--tz", "UTC")
+    assert said.json["rows"] == [{"in_pieces": in_pieces}]
+
+
 def test_start_times_of_a_list_by_ps_in_the_zone_that_is_given() -> None:
     sample = str(SAMPLES / "device-memory" / "orphan-holds")
     sql = "SELECT started_at, (SELECT min(reason) FROM collected WHERE collector = 'processes' AND table_name = 'processes') AS assumed FROM processes WHERE pid = 4102"

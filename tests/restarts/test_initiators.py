@@ -166,6 +166,12 @@ def test_jobs_of_timers_are_no_services() -> None:
     assert [row["unit"] for row in told(host_events=[*job, *asked(1000)])["restarts"]] == ["vllm"]
 
 
+def test_a_container_that_died_soon_is_no_job() -> None:
+    """Of one that waits in CrashLoopBackOff Kubernetes tells the last life, however short, and no start after it."""
+    life_of_a_pod = [event(0, "start", None, unit="llm-0/server", origin="kubernetes"), event(90, "exit", None, unit="llm-0/server", origin="kubernetes", code=139)]
+    assert [(row["unit"], row["how"]) for row in told(host_events=life_of_a_pod)["restarts"]] == [("llm-0/server", "self")]
+
+
 def test_two_services_in_one_journal_have_restarts_of_their_own() -> None:
     rows = [*asked(0, "dana"), *asked(50, "dana", unit="embed.service")]
     found = told(host_events=rows, log_events=[*life(), *lines_of(0)])["restarts"]

@@ -45,7 +45,7 @@ done.set()
 watcher.join()
 print(*codes, peaks[1] - peaks[0])
 """
-FEW, MANY = 200, 6_000
+FEW, MANY = 200, 4_000
 BYTES_EACH = 4_000
 """All of a comparison: two tensors, a result, three rows of evidence. As plain objects it was more than 9,000."""
 
