@@ -248,4 +248,4 @@ def test_a_snapshot_of_a_live_process(installed: Run, tmp_path: Path) -> None:
 def test_the_demo_says_what_it_lacks(installed: Run) -> None:
     done = installed("llmdiag", "demo", "ghost-key")
     assert done.returncode == 2
-    assert "llmdiag[demo]" in done.stderr
+    assert "pip install '.[demo]', in the clone" in done.stderr

@@ -28,8 +28,8 @@ OTHERS = (
     re.escape(TRACEBACK).replace("\\ ", " ").encode(),
     rb'\{"log":[^\n]*[^\n)"]\\(?:u00|[/bf])',  # docker's JSON: an escape where it could split a word
     rb'"MESSAGE"\s?:\s?(?:\[|"[^\n]*[^\n)"]\\(?:u00|[/bf]))',  # the same in a journal's
-    rb'(?i:level|levelname|severity|lvl|@l)\\?"[ \t]*:[ \t]*(?:\\?"(?i:warn|err|crit|fatal|d?panic|alert|emerg)|[4-6]0[,}\s]|[0-4][,}\s])',  # levels in lines of JSON
-    rb'(?i:status|code)\\?"[ \t]*:[ \t]*\\?"?[1-5]\d\d[",}\\\s]',  # requests in lines of JSON
+    rb'(?i:level|levelname|severity|lvl|@l)\\?"[ \t]*:[ \t]*(?:\\?"(?i:warn|err|crit|fatal|d?panic|alert|emerg)|[4-6]0[,} \t]|[0-4][,} \t])',  # levels in lines of JSON
+    rb'(?i:status|code)\\?"[ \t]*:[ \t]*\\?"?[1-5]\d\d[",}\\ \t]',  # requests in lines of JSON
 )
 DATED = re2.compile(rb'\d\d:\d\d:\d\d|(?i:t|ts|time|timestamp)\\?"[ \t]*:[ \t]*\\?"?[1-9]\d{8}')
 """Stands in every time that a log prints; in lines of JSON as seconds since 1970 too."""

@@ -79,7 +79,11 @@ def test_a_dry_run_shows_what_was_found() -> None:
             assert f"pid {person.pid}, zugvogel-engine -c" in told["found"]
         text = llmdiag("snapshot", "--port", str(person.port), "--dry-run").out
     assert text.startswith(f"Found: listens on port {person.port}: pid {person.pid}, "), text
-    assert "nothing was read yet" in text
+    assert "only /proc and open logs were looked at yet" in text
+    assert f"metrics: GET http://127.0.0.1:{person.port}/metrics\n" in text, text
+    assert "logs: not: stdout of pid" in text and "is a pipe; give --log FILE" in text, text
+    assert not {"events", "lookups", "repro", "tensors"} & {item["collector"] for item in told["collectors"]}, told
+    assert f"GET http://127.0.0.1:{person.port}/metrics" in next(item["named"] for item in told["collectors"] if item["collector"] == "metrics")
 
 
 @pytest.mark.parametrize(("args", "says"), [
