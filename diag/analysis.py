@@ -77,7 +77,8 @@ def _one(group: Sequence[Source], rules: Sequence[Rule], collectors: Sequence[Co
     subject = subject_of(loaded, rules, paths)
     pid = subject["pid"]
     context: engine.Context = {"bundle": str(paths[0]), "evidence": tuple(map(str, paths)), **({} if pid is None else {"pid": str(pid)})}
-    return replace(engine.diagnose(loaded, rules, context, subject), sections=sections.of(loaded))
+    found = engine.diagnose(loaded, rules, context, subject)
+    return replace(found, sections=tuple(section for section in sections.of(loaded) if not (section.unexplained and found.findings)))
 
 
 def is_own(folder: Path, shipped: Path) -> bool:

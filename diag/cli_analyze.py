@@ -1,5 +1,6 @@
 """`llmdiag analyze` and `llmdiag report`: evidence on disk -> a diagnosis, on the screen or as a runbook report."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -7,6 +8,7 @@ import click
 from diag import terminal
 from diag.cli_completion import rule_ids
 from diag.cli_diagnosis import DATE, EVENTS_MAP, PATHS, RULES, ZONE, analyse, explain, leave, markdown_of, page, rendered, show
+from diag.errors import BadInput
 
 LIMITS = ("github", "gitlab", "jira", "slack")
 """Names of markdown.LIMITS, which takes long to import."""
@@ -40,7 +42,7 @@ def analyze(
 @PATHS
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to this file.")
 @click.option("--handoff", is_flag=True, help="For the bug report of an upstream project, as Markdown: environment, signature, folded stacks, what was ruled out.")
-@click.option("--limit", type=click.Choice(LIMITS), help="Markdown that fits there [github].")
+@click.option("--limit", type=click.Choice(LIMITS), help="Markdown (-f md is implied) that fits there [github].")
 @DATE
 @ZONE
 @EVENTS_MAP
@@ -56,9 +58,11 @@ def report(
     """
     if handoff and form not in ("text", "md"):
         raise click.UsageError("--handoff is Markdown: leave -f away")
-    form = "md" if handoff else form
-    if limit is not None and form != "md":
-        raise click.UsageError("--limit is for Markdown: add -f md, or --handoff")
+    if limit is not None and form not in ("text", "md"):
+        raise click.UsageError(f"--limit is for Markdown: leave -f {form} away")
+    form = "md" if handoff or limit is not None else form
+    if form == "html" and output is None and sys.stdout.isatty():
+        raise BadInput("a page of HTML is nothing for a terminal", hint="name a file with -o report.html, or send it through a pipe")
     with terminal.progress("analysing"):
         diagnoses = analyse(paths, rules_dir, date, tz, events_map)
         whole = page(diagnoses, paths, date, tz, events_map) if form == "html" else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXIT = {"clear": 0, "matched": 1, "inconclusive": 3}
 
 READ = (
-    "give bundles, /metrics texts, engine logs, py-spy dumps, ps, top, ss, dmesg, logs with cache lookups, tensor dumps, "
+    "give bundles, /metrics texts, engine logs (whole lines, with level and time), py-spy dumps, ps, top, ss, dmesg, logs with cache lookups, tensor dumps, "
     "and the JSON that compare-dumps and repro-prefix write with -o"
 )
 
@@ -30,7 +30,7 @@ EVENTS_MAP = click.option(
     "--events-map", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="TOML: which lines of your own tools' logs are events."
 )
 MOST_BESIDE = 20
-RULES = click.option("--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use the rules of this folder.")
+RULES = click.option("--rules", "rules_dir", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use the rules of this folder instead of those that come with llmdiag.")
 
 
 def analyse(
@@ -103,7 +103,7 @@ def show(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> None:
         return
     console = terminal.console()
     for diagnosis in diagnoses:
-        console.print(text.render(diagnosis, full=full, width=terminal.width()), end="", soft_wrap=True, highlight=False)
+        console.print(text.render(diagnosis, full=full, width=terminal.width(), whole=not sys.stdout.isatty()), end="", soft_wrap=True, highlight=False)
 
 
 def rendered(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> str:
@@ -117,7 +117,7 @@ def rendered(diagnoses: "list[Diagnosis]", form: str, *, full: bool) -> str:
         return json.dumps(document, default=str) + "\n"
     if form == "md":
         return markdown.render_all(diagnoses)
-    return "".join(text.render(diagnosis, full=full).plain for diagnosis in diagnoses)
+    return "".join(text.render(diagnosis, full=full, whole=True).plain for diagnosis in diagnoses)
 
 
 def markdown_of(diagnoses: "list[Diagnosis]", limit: str, *, handoff: bool) -> str:

@@ -51,9 +51,10 @@ def query(
 @click.command()
 @click.argument("table", required=False)
 @click.option("--json", "document", is_flag=False, flag_value="", metavar="NAME", help="Instead: the JSON Schema of a document that commands print; without NAME, which there are.")
+@click.option("--tables", is_flag=True, help="Only names and what each is for.")
 @terminal.format_option("text", "json")
-def schema(table: str | None, document: str | None, form: str) -> None:
-    """The data dictionary: every evidence table, view and derivation with its columns and units."""
+def schema(table: str | None, document: str | None, tables: bool, form: str) -> None:
+    """The data dictionary: every evidence table, view and derivation with its columns and units; --tables: only their names."""
     if document is not None:
         _json_schema(document)
         return
@@ -70,6 +71,9 @@ def schema(table: str | None, document: str | None, form: str) -> None:
             {"name": name, "about": abouts.get(name, ""), "rests_on": sorted(loaded.bases[name]),
              "columns": [{"name": c.name, "type": c.type, "about": c.about, "null": c.null or "unknown"} for c in loaded.columns[name].values()]}
             for name in names]}) + "\n")
+        return
+    if tables:
+        terminal.rows(["table", "describes"], [{"table": name, "describes": abouts.get(name, "")} for name in names])
         return
     console = terminal.console()
     for name in names:

@@ -10,6 +10,8 @@ from diag import terminal
 from diag.cli_completion import rule_ids
 from diag.errors import BadInput
 
+FOLDER = click.option("--rules", "named", type=click.Path(path_type=Path, exists=True, file_okay=False), help="The same as FOLDER.")
+
 
 @click.group("rules")
 def rules_group() -> None:
@@ -18,12 +20,13 @@ def rules_group() -> None:
 
 @rules_group.command("list")
 @click.argument("folder", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@FOLDER
 @terminal.format_option("text", "json")
-def rules_list(folder: Path | None, form: str) -> None:
+def rules_list(folder: Path | None, named: Path | None, form: str) -> None:
     """All rules with severity and title."""
     from diag import rules
 
-    found = rules.load(folder or rules.shipped())
+    found = rules.load(folder or named or rules.shipped())
     if form == "json":
         terminal.out(json.dumps([{"id": r.id, "severity": r.severity, "title": r.title, "explains": r.explains} for r in found]) + "\n")
         return
@@ -54,13 +57,14 @@ def rules_show(rule: str, folder: Path | None, form: str) -> None:
 
 @rules_group.command("test")
 @click.argument("folder", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@FOLDER
 @terminal.format_option("text", "json")
-def rules_test(folder: Path | None, form: str) -> None:
+def rules_test(folder: Path | None, named: Path | None, form: str) -> None:
     """Run the samples that each rule names. Exit: 0 all as expected, 1 not, 2 error."""
     from diag import ruletest
 
     with terminal.progress("rules test") as told:
-        results = ruletest.run(folder, told)
+        results = ruletest.run(folder or named, told)
     if form == "json":
         terminal.out(json.dumps([result.__dict__ for result in results]) + "\n")
     else:

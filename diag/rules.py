@@ -104,7 +104,7 @@ def read(path: Path) -> Rule:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
-        raise RuleError(f"{path}: {error}", hint="a rule is a UTF-8 TOML file; rules/README.md shows one") from error
+        raise RuleError(f"{path}: {error}", hint="a rule is a UTF-8 TOML file; llmdiag help rules shows one") from error
     version = raw.get("schema")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise RuleError(f"{path}: schema: must be the number {SCHEMA}, not {version!r}", hint=f'write: schema = {SCHEMA}')
@@ -113,9 +113,9 @@ def read(path: Path) -> Rule:
     try:
         rule = msgspec.convert(raw, Rule)
     except msgspec.ValidationError as error:
-        raise RuleError(f"{path}: {_place(str(error), raw)}", hint="keys and values are described in rules/README.md") from error
+        raise RuleError(f"{path}: {_place(str(error), raw)}", hint="llmdiag help rules describes keys and values") from error
     for problem in problems(rule, path):
-        raise RuleError(f"{path}: {problem}", hint="keys and values are described in rules/README.md")
+        raise RuleError(f"{path}: {problem}", hint="llmdiag help rules describes keys and values")
     return rule
 
 

@@ -8,6 +8,7 @@ import itertools
 import os
 import platform
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from diag.model import Artefact
 from diag.redact import Redactor
 
 BEAT_S = 0.25
+PLANS_NEED = frozenset({"processes", "sockets"})
+"""What is read to tell what would be read: tables that come from /proc alone."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,36 @@ def take(
             for item in reversed(running):
                 ends.callback(_end, item, writer, interrupted, strict)
     return writer.close(archive), interrupted
+
+
+def would_read(targets: Sequence[int], options: Options, collectors: Sequence[Collector]) -> dict[str, list[str]]:
+    """The very files and addresses that `take` would read, by collector, and what it could not: from /proc and a look into open logs.
+
+    Nothing stays on the disk. Raises LlmdiagError when a pid does not exist.
+    """
+    target, *further = dict.fromkeys(targets)
+    root, others = procfs.service_root(target), {pid: procfs.service_root(pid) for pid in further}
+    pids, redactor = procfs.trees((root, *others.values())), Redactor()
+    _learn(redactor, pids, options)
+    with tempfile.TemporaryDirectory(prefix="llmdiag-plan-") as folder:
+        writer = Writer(Path(folder) / "plan", redactor, {}, {})
+        chosen = [_Running(m, Door(writer, m.NAME, m.BUDGET_BYTES), None) for m in in_order(collectors) if m.NAME not in options.skip]
+        patient = Patient(target, root, pids, options, _Seen(chosen).of, others)
+        for item in chosen:
+            if PLANS_NEED.intersection(item.module.FEEDS):
+                with contextlib.suppress(CollectorError), contextlib.closing(item.module.collect(patient, item.door)) as going:
+                    next(going)
+        found = {item.module.NAME: _planned(item, patient) for item in chosen}
+        writer.abandon()
+    return {name: [redactor.text(line) for line in lines] for name, lines in found.items()}
+
+
+def _planned(item: _Running, patient: Patient) -> list[str]:
+    plan = getattr(item.module, "would_read", None)
+    if plan is None:
+        return []
+    lines = list(plan(patient, item.door))
+    return [*lines, *dict.fromkeys(f"not: {note.reason}" for note in item.door.notes)]
 
 
 def beats(options: Options) -> Iterator[Tick]:

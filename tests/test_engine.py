@@ -1,6 +1,7 @@
 """The verdict logic: every sentence of the contract about signals, roles and verdicts."""
 
 import duckdb
+import msgspec
 import pytest
 
 from diag import engine
@@ -149,6 +150,30 @@ def test_action_values_are_shell_quoted_and_never_from_elsewhere(make_case: Make
 def test_runbooks_see_the_rows(make_case: MakeCase) -> None:
     case = make_case({"threads": [SPINNING]}, ["threads"])
     assert engine.judge(case, rule(signal(THREADS)), {}).runbook["confirm"] == "c 1"
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("kill {{ rows.sig[0].pdi }}", "rules/x.toml: runbook.confirm: no 'pdi' among name, pid"),
+        ("{% for row in rows.sig %}kill {{ row.pdi }}{% endfor %}", "no 'pdi' among name"),
+        ("{% if rows.sgi %}kill{% endif %}", "no 'sgi' among sig"),
+        ("kill {{ pdi }}", "rules/x.toml: runbook.confirm: no column 'pdi'"),
+    ],
+)
+def test_a_mistyped_name_in_a_runbook_is_an_error(make_case: MakeCase, template: str, says: str) -> None:
+    case = make_case({"threads": [SPINNING]}, ["threads"])
+    with pytest.raises(RuleError) as error:
+        engine.judge(case, msgspec.structs.replace(rule(signal(THREADS)), runbook=Runbook(template, "s", "f", "p")), {})
+    assert says in str(error.value)
+
+
+def test_what_only_an_unheld_signal_tells_is_unknown(make_case: MakeCase) -> None:
+    case = make_case({"threads": [SPINNING]}, ["threads"])
+    template = "{{ other }} {{ pid }} {{ bundle }} {{ other or 'it' }}{% if rows.more %}x{% endif %}{% for row in rows.more[:1] %}x{% endfor %}"
+    asked = rule(signal(THREADS), signal("SELECT pid AS other, source FROM threads WHERE pid < 0", "support", "more"))
+    found = engine.judge(case, msgspec.structs.replace(asked, runbook=Runbook(template, "s", "f", "p")), {})
+    assert found.runbook["confirm"] == f"unknown {SPINNING['pid']} unknown it"
 
 
 def diagnose(case: object, *rules: Rule) -> object:

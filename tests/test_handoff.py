@@ -102,7 +102,10 @@ def test_the_command_line_knows_the_limits(tmp_path: Path) -> None:
     assert (said.code, said.out) == (1, "")
     assert out.read_text().startswith("## CONFIRMED ghost-key-retry-loop")
     assert len(out.read_text()) <= markdown.LIMITS["slack"]
-    for wrong in (("--limit", "jira"), ("--handoff", "-f", "json"), ("--limit", "jira", "-f", "html")):
+    implied = llmdiag("report", bundle, "--limit", "jira")
+    assert implied.code == 1 and implied.out.startswith("# CONFIRMED ghost"), implied
+    assert len(implied.out) <= markdown.LIMITS["jira"]
+    for wrong in (("--limit", "jira", "-f", "json"), ("--handoff", "-f", "json"), ("--limit", "jira", "-f", "html")):
         refused = llmdiag("report", bundle, *wrong)
         assert (refused.code, refused.out) == (2, ""), wrong
         assert "Error: --" in refused.err

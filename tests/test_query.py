@@ -65,3 +65,9 @@ def test_text_goes_to_the_file_as_well(case: Path) -> None:
 ])
 def test_distinct_names(names: list[str], distinct: list[str]) -> None:
     assert evidence.distinct(names) == distinct
+
+
+def test_the_names_of_the_tables_alone() -> None:
+    names = [line.split()[0] for line in llmdiag("schema", "--tables").out.splitlines() if line[:1].isalpha()]
+    assert {"threads", "cache_keys", "thread_places"} <= set(names), names
+    assert names[1:] == sorted(names[1:]), names

@@ -546,3 +546,32 @@ def test_a_real_engine(case: str, verdict: str) -> None:
         assert any(line.strip() == "kill -CONT 30484" for line in lines)
     jsonschema.validate(json.loads(json.dumps(json_.render(found), allow_nan=False)), json_.schema())
     assert {token.type for token in tokens(markdown.render(found))} <= ALLOWED
+
+
+def test_the_command_that_was_just_run_is_not_what_to_do_next() -> None:
+    """A snapshot that left nothing out, and gaps that only a journal or a tensor dump would fill."""
+    hints = {"event_files": "llmdiag analyze PATHS JOURNAL", "thread_places": "llmdiag snapshot {pid}", "sockets": "llmdiag snapshot {pid}"}
+    results = (rule("a", Verdict.INCONCLUSIVE, unseen("required", "thread_places.rest")), rule("b", Verdict.INCONCLUSIVE, unseen("required", "event_files", "no journal")))
+    clear = diagnosis("clear", *results, RULED_OUT, collect_hints=hints)
+    shown = " ".join(text.render(clear).plain.split())
+    assert "Do next 1 if it misbehaves again, take a snapshot while it does llmdiag snapshot 4121" in shown, shown
+    assert "collect" not in shown.partition("Do next")[2].partition("Evidence")[0], shown
+    assert "1. If it misbehaves again" in markdown.render(clear, markdown.LIMITS["slack"])
+
+    denied = rule("c", Verdict.INCONCLUSIVE, unseen("required", "sockets", "not readable; run llmdiag as root"))
+    (gap,) = words.next_to_collect(diagnosis("clear", *results, denied, collect_hints=hints))
+    assert (gap.tables, gap.because) == (("sockets", "thread_places.rest"), "not readable; run llmdiag as root")
+
+
+def test_the_first_line_is_cut_at_its_end_and_whole_in_a_pipe() -> None:
+    long = replace(CONFIRMED, subject="worker pid 901 and 1 more, since 2026-09-14 06:22:00: the network between the nodes or devices failed")
+    found = diagnosis("matched", long)
+    cut, whole = (text.render(found, whole=value).plain.splitlines()[0] for value in (False, True))
+    assert whole == f"CONFIRMED ghost-key-retry-loop: {long.subject}"
+    assert cut.endswith("…") and whole.startswith(cut[:-1]) and len(cut) <= text.WIDTH, cut
+
+
+@pytest.mark.parametrize(("rules", "redacted", "says"), [(1, 1, ("1 rule ", "1 value redacted")), (12, 0, ("12 rules", "0 values redacted"))])
+def test_one_is_no_plural(rules: int, redacted: int, says: tuple[str, ...]) -> None:
+    shown = text.render(diagnosis("clear", RULED_OUT, subject=SUBJECT | {"rules": rules, "redacted": redacted})).plain.replace("\n", " ")
+    assert all(part in shown for part in says), shown

@@ -93,6 +93,15 @@ def test_a_folder_without_rules_is_an_error(tmp_path: Path, args: list[str]) -> 
     assert f"no rules in {tmp_path}" in said.err
 
 
+def test_an_error_of_a_rule_names_its_own_file(tmp_path: Path) -> None:
+    shipped = (rules.shipped() / "cpu-spin.toml").read_text()
+    assert "\nconfirm = '''\n" in shipped
+    (tmp_path / "cpu-spin.toml").write_text(shipped.replace("\nconfirm = '''\n", "\nconfirm = '''\nkill {{ pdi }}\n"))
+    said = llmdiag("rules", "test", "--rules", str(tmp_path))
+    assert said.code == 2, said
+    assert f"error: {tmp_path}/cpu-spin.toml: runbook.confirm: no column 'pdi'" in said.err, said.err
+
+
 def test_showing_a_rule_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_bytes(b"\xff\xfe")
     (tmp_path / "folder.toml").mkdir()

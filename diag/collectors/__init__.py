@@ -11,6 +11,8 @@ A collector module has
     BESIDE        = optional: collectors whose artefacts its `parse` is given too (a log may tell of more than one thing)
     also(owner, head) = optional: is this loose file of the collector `owner` of use to me too? (A whole journal may hold engine lines.)
     wanted(mine)  = optional: my artefacts of one source -> which further files (by path) I want for what mine say (a map names logs)
+    LIVE          = optional: False = reads nothing of a live service, only what is handed in
+    would_read(patient, door) = optional: for --dry-run, the very files and addresses, a line each; notes to the door say what cannot be read
     hint(seen)    = optional: the same with what the evidence knows filled in (an address, say)
     collect(patient, door) -> Collecting         live; reads only; raises CollectorError, never anything else
     recognise(name, head) -> bool                is this loose file (name, first 64 KiB) one of mine?

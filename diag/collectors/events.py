@@ -75,6 +75,7 @@ NEEDS: tuple[str, ...] = ()
 BUDGET_S = 1.0
 BUDGET_BYTES = 1 << 20
 HINT = "llmdiag snapshot {pid}"
+LIVE = False
 COLUMN_HINTS = {
     "host_events.initiator": "llmdiag analyze PATHS JOURNAL WATCHDOG_LOG --events-map MAP", "watchdog_rules": "llmdiag analyze PATHS WATCHDOG_LOG --events-map MAP",
     "event_files": "llmdiag analyze PATHS JOURNAL",

@@ -1,4 +1,4 @@
-"""What the engine wrote, and since when it writes nothing: logs given, else stdout and stderr, else the unit's journal.
+"""What the engine wrote, and since when it writes nothing: logs given, else stdout, stderr, journal and log files held open.
 
 Silence is measured live, against the last change of the file; lines that only answer llmdiag's own probes do not count
 as a sign of life. The raw tail is kept as `0-server.log`, what is known of it in `index.json`:
@@ -6,8 +6,8 @@ as a sign of life. The raw tail is kept as `0-server.log`, what is known of it i
     {"artefact":"logs","logs":[{"n":0,"kind":"file","file":"/var/log/vllm/server.log","inode":7,"size":16296,
      "mtime":1796007298.3,"collected_at":1796007311.0,"cut":false,"pids":[29677],"zone":"UTC", …}]}
 
-Loose: any file in which three of the first fifty lines are engine or access lines, or a Python traceback. The time of
-a loose file says when it was copied and is not used.
+Loose: any file in which three of the first fifty lines are engine or access lines, or a Python traceback, and a few lines
+of which half are an engine's own. The time of a loose file says when it was copied and is not used.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from typing import BinaryIO, NamedTuple
 from diag import procfs
 from diag.bundle import Door
 from diag.errors import BadInput, CollectorError, Denied, Vanished
-from diag.instruments import beside
+from diag.instruments import beside, open_logs
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import engine_journal, engine_log, engine_scan, log_access, log_index, log_versions
@@ -42,6 +42,8 @@ BUDGET_BYTES = 96 << 20
 HINT = "llmdiag snapshot {pid}"
 
 JOURNAL_LINES = 5000
+MAX_HELD = 12
+"""Log files that are read beside stdout and stderr, those written last first."""
 HEAD_BYTES = 64 << 10
 OUTPUTS = ((1, "stdout"), (2, "stderr"))
 SERVICE = re.compile(r"/(?P<unit>[^/\n]+\.service)(?=/|$)", re.M)
@@ -67,6 +69,10 @@ class _Source:
     mtime: float
     inode: int
     pids: list[int] = field(default_factory=list)
+    is_held: bool = False
+    """Found among the open files of a process: it may repeat what stdout has."""
+    of_library: bool = False
+    """Tells of one library only: to have read it is not to have read the log of the service."""
 
 
 @dataclass
@@ -78,6 +84,10 @@ class _Found:
     """Unit -> pids whose output goes there."""
     blocked: list[tuple[int, str]] = field(default_factory=list)
     """(pid, why its output cannot be read)"""
+    taken: list[bytes] = field(default_factory=list)
+    """What the logs read so far end with."""
+    is_known: bool = False
+    """The log of the service was read, not only that of a library."""
 
 
 def collect(patient: Patient, door: Door) -> Collecting:
@@ -104,6 +114,16 @@ def collect(patient: Patient, door: Door) -> Collecting:
     _note(found, bool(logs), patient, door)
 
 
+def would_read(patient: Patient, door: Door) -> list[str]:
+    """The files and journals that would be read; what cannot be is noted. Files held open are looked into, whether they are logs."""
+    found = _given(patient) if patient.options.logs else _outputs(patient)
+    journals = [f"the journal of {unit.name}, its last {JOURNAL_LINES} lines" for unit in found.journals]
+    found.is_known = bool(journals) or any(not source.of_library for source in found.files.values())
+    lines = [*(source.shown for source in found.files.values()), *journals]
+    _note(found, bool(lines), patient, door)
+    return lines
+
+
 def hint(seen: Callable[[str], Sequence[Mapping[str, object]]]) -> str:
     """Where the output of the service could not be read, a file has to be named."""
     tried = any(row.get("collector") == NAME and row.get("status") in ("partial", "failed") for row in seen("collected"))
@@ -114,7 +134,10 @@ def recognise(name: str, head: bytes) -> bool:
     """An index of this collector, or a text with the shape of an engine log."""
     if name == INDEX:
         return head.startswith(b'{"artefact":"logs"')
-    return b"\n" in head and engine_log.looks_like_log(head.decode("utf-8", "replace"))
+    if head.startswith(b'{"artefact":"'):  # one of llmdiag's own, copied out of a bundle
+        return False
+    text = head.decode("utf-8", "replace")
+    return (b"\n" in head and engine_log.looks_like_log(text)) or engine_log.is_fragment(text)
 
 
 def also(owner: str, head: bytes) -> bool:
@@ -210,7 +233,25 @@ def _outputs(patient: Patient) -> _Found:
                 continue
             with contextlib.suppress(Vanished, Denied):
                 _sort_in(found, pid, name, path, facts)
+    _add_held(found, patient)
     return found
+
+
+def _add_held(found: _Found, patient: Patient) -> None:
+    """Log files that the processes hold open, as a logging.FileHandler does."""
+    held: dict[tuple[int, int], _Source] = {}
+    for pid in patient.pids:
+        for log in open_logs.held(pid):
+            key = (log.facts.st_dev, log.facts.st_ino)
+            fresh = _Source(log.opens, log.shown, log.facts.st_size, log.facts.st_mtime, log.facts.st_ino, is_held=True, of_library=log.of_library)
+            source = found.files.get(key) or held.setdefault(key, fresh)
+            if pid not in source.pids:
+                source.pids.append(pid)
+    latest = sorted(held.items(), key=lambda item: (item[1].of_library, -item[1].mtime))
+    found.files |= dict(latest[:MAX_HELD])
+    if latest[MAX_HELD:]:
+        more = ", ".join(source.shown for _, source in latest[MAX_HELD:][:3])
+        found.blocked.append((patient.root_pid, f"{len(latest)} log files are open, and {len(latest) - MAX_HELD} were not read ({more}); give --log FILE"))
 
 
 def _sort_in(found: _Found, pid: int, name: str, path: Path, facts: os.stat_result) -> None:
@@ -271,9 +312,19 @@ def _take_file(source: _Source, patient: Patient, door: Door, logs: list[Log], f
         data = data.partition(b"\n")[2] or data
     grown = data[len(data) - (facts.st_size - source.size):] if 0 < facts.st_size - source.size <= len(data) else b""
     mtime = source.mtime if grown and _only_probes(grown) else facts.st_mtime
+    if source.is_held and _is_copy(data, found.taken):
+        return
+    found.taken.append(data)
+    found.is_known |= not source.of_library
     name = _base(door.redact.name(source.shown.removesuffix(" (deleted)")))  # before it is cut and its `=` is lost
     door.text(f"{len(logs)}-{name}", data.replace(b"\0", b"").decode("utf-8", "replace"))
     logs.append(Log(len(logs), "file", source.shown, now, mtime, source.inode, facts.st_size, cut, source.pids))
+
+
+def _is_copy(data: bytes, others: Sequence[bytes]) -> bool:
+    """Does another log end with the same lines? A service often logs to stdout and to a file: what happened once is told once."""
+    last = [line for line in data[-HEAD_BYTES:].splitlines() if line.strip()][-3:]
+    return bool(last) and any(all(line in other for line in last) for other in others)
 
 
 def _open(source: _Source) -> BinaryIO:
@@ -315,6 +366,7 @@ def _take_journal(service: Unit, tool: beside.Tool, found: _Found, door: Door, l
         return
     cut = output.cut or output.out.count("\n") >= JOURNAL_LINES
     door.text(f"{len(logs)}-{_base(unit)}.journal", output.out)
+    found.is_known = True
     logs.append(Log(len(logs), "journal", unit, output.started, cut=cut, pids=pids))
 
 
@@ -370,9 +422,18 @@ def _offset_of(localtime: Path) -> str | None:
 def _note(found: _Found, any_read: bool, patient: Patient, door: Door) -> None:
     """What could not be read. Pipes of children matter only when nothing else of the service is readable."""
     blocked = found.blocked
-    if any_read:
+    if found.is_known:
         blocked = [item for item in blocked if item[0] == patient.root_pid or patient.options.logs]
-    for _, why in blocked[:1] if not any_read else blocked:
+    elif not blocked:
+        blocked = [(patient.root_pid, _no_log(patient))]
+    for _, why in blocked if found.is_known else blocked[:1]:
         for table in FEEDS:
             door.note(table, "partial" if any_read else "failed", why)
 
+
+def _no_log(patient: Patient) -> str:
+    """A service that logs nowhere we can see is not a service without errors."""
+    return (
+        f"no log of the service was found: stdout and stderr of pid {patient.root_pid} go nowhere, and no process holds one open; "
+        f"llmdiag snapshot {patient.root_pid} --log FILE"
+    )

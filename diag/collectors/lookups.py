@@ -28,6 +28,7 @@ BESIDE = ("logs",)
 BUDGET_S = 1.0
 BUDGET_BYTES = 1 << 20
 HINT = "llmdiag snapshot {pid}"
+LIVE = False
 COLUMN_HINTS = {"block_lookups": "llmdiag analyze LOOKUP_LOG", "kv_events": "llmdiag analyze KV_EVENTS_FILE"}
 HITS = {"vllm": lookup_vllm, "sglang": lookup_sglang}
 MARKS = encodings(lookup_mindie.PROOF)

@@ -106,6 +106,13 @@ def collect(patient: Patient, door: Door) -> Collecting:
                 _end(unfinished, door)
 
 
+def would_read(patient: Patient, door: Door) -> list[str]:
+    """The addresses that would be asked; with TLS where the port turns out to want it."""
+    places, paths = _places(patient, door), _paths(patient)
+    asked = [http_get.authority(http_get.WILDCARDS.get(place.host, (place.host,))[0], place.port) for place in places]
+    return [f"GET http://{address}{path}" for address in asked for path in paths]
+
+
 def hint(seen: Callable[[str], Sequence[Mapping[str, object]]]) -> str:
     """Where the ports found did not answer, another one has to be named."""
     tried = any(row.get("collector") == NAME and row.get("status") in ("partial", "failed") for row in seen("collected"))

@@ -82,6 +82,11 @@ def collect(patient: Patient, door: Door) -> Collecting:
     door.jsonl("server.jsonl", rows)
 
 
+def would_read(patient: Patient, door: Door) -> list[str]:
+    """The servers that would be asked, without credentials."""
+    return [f"INFO and CLIENT LIST of {target}, and the keys that stacks and logs name" for target in _urls(patient, door)]
+
+
 def hint(seen: Seen) -> str:
     """With the address of the server where the sockets tell; where they were not read, a snapshot finds it by itself."""
     found = next(_discovered(seen), None)

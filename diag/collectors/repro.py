@@ -28,6 +28,7 @@ SCHEMA = "llmdiag.repro/1"
 MARK = b'"llmdiag.repro/1"'
 COMMAND = "llmdiag repro-prefix URL PROMPTS.jsonl -o repro.json"
 HINT = COMMAND
+LIVE = False
 COLUMN_HINTS = {"prefix_trials": COMMAND, "prefix_prompts": COMMAND}
 TABLES: tuple[Table, ...] = tuple(table for table in CORE if table.name in ("prefix_runs", "prefix_trials", "prefix_prompts"))
 """Filled from what was handed in only: that a snapshot has none of it says nothing about the cache."""

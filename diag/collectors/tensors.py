@@ -34,6 +34,7 @@ TABLES: tuple[Table, ...] = ()
 BUDGET_S = 0.1
 BUDGET_BYTES = 1
 HINT = "llmdiag compare-dumps GOOD BAD -o comparison.json"
+LIVE = False
 MARK = b'"llmdiag.tensors/1"'
 HEAD_BYTES = 4_096
 FIGURES = ("min", "max", "mean", "std", "norm", "zeros", "nan", "inf")

@@ -12,7 +12,7 @@ from diag.demos.tool import ANSWER_S
 
 RULE = "ghost-key-retry-loop"
 NEEDS = ("aiohttp", "cachetools")
-HINT = "pip install 'llmdiag[demo]' brings what a demo needs"
+HINT = "pip install '.[demo]', in the clone of llmdiag, brings what a demo needs"
 WORKERS = 2
 FREE_S, ROUNDS = 15.0, 3
 """How long a purge may take to free the workers, and how often it is looked again when one of them was missed."""

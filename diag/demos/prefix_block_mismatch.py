@@ -13,7 +13,7 @@ from diag.demos.steps import DemoFailed, Settings, Step
 
 RULE = "prefix-block-mismatch"
 NEEDS = ("torch", "aiohttp")
-HINT = "pip install 'llmdiag[demo,torch]' brings what this demo needs"
+HINT = "pip install '.[demo,torch]', in the clone of llmdiag, brings what this demo needs"
 COMPARISON = "demo-incident.json"
 KEPT_DONORS = 8
 """Dumps of earlier requests that --keep keeps, those that the comparison names first; half a megabyte each, as the others."""

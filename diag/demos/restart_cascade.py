@@ -14,7 +14,7 @@ from diag.demos.steps import DemoFailed, Settings, Step
 
 RULE = "restart-cascade"
 NEEDS = ("aiohttp",)
-HINT = "pip install 'llmdiag[demo]' brings what a demo needs"
+HINT = "pip install '.[demo]', in the clone of llmdiag, brings what a demo needs"
 KEEP = "`llmdiag demo restart-cascade --keep DIR` keeps the logs"
 HOURS, CALM_HOURS = 3.0, 1.0
 """Of the lab's clock: with the batch job, and without it (where nothing happens)."""

@@ -16,7 +16,7 @@ from diag.demos.steps import DemoFailed, Settings, Step
 
 RULE = "slow-recovery"
 NEEDS = ("aiohttp",)
-HINT = "pip install 'llmdiag[demo]' brings what a demo needs"
+HINT = "pip install '.[demo]', in the clone of llmdiag, brings what a demo needs"
 KEEP = "`llmdiag demo slow-recovery --keep DIR` keeps the logs"
 SCALE = 6.0
 """Lab seconds in a real one."""

@@ -47,7 +47,7 @@ def checkers(folder: Path | None = None) -> tuple[list[Checker], list[Check]]:
         try:
             module = _imported(info, folder)
         except ImportError as error:
-            broken.append(Check(info.name.replace("_", " "), False, f"llmdiag is not whole: {error}", "pip install --force-reinstall llmdiag"))
+            broken.append(Check(info.name.replace("_", " "), False, f"llmdiag is not whole: {error}", "pip install --force-reinstall .    # in the clone of llmdiag"))
             continue
         if hasattr(module, "check"):
             found.append(cast(Checker, module))

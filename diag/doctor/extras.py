@@ -7,8 +7,8 @@ from diag.doctor.ground import Check, Ground
 
 ORDER = 90
 EXTRAS = {
-    "numba": ("compare-dumps of large tensors at the speed they are read", "compare-dumps takes several times as long", "pip install 'llmdiag[fast]'"),
-    "torch": ("the labs of two demos", "demo prefix-mismatch does not run; llmdiag itself never imports it", "pip install 'llmdiag[demo,torch]'"),
+    "numba": ("compare-dumps of large tensors at the speed they are read", "compare-dumps takes several times as long", "pip install numba"),
+    "torch": ("the labs of two demos", "demo prefix-mismatch does not run; llmdiag itself never imports it", "pip install torch"),
 }
 """Package -> what it is for, what is without it, how to get it."""
 

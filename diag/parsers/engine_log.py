@@ -27,6 +27,8 @@ head_of = lru_cache(maxsize=8)(log_heads.split)
 """A line taken apart; whoever decides whether to feed it has looked at it just before."""
 
 LOUD = frozenset({"WARNING", "ERROR", "CRITICAL"})
+ENGINES_OWN = frozenset({"vllm", "glog", "nccl"})
+"""Formats that nothing else writes: one line of them says enough."""
 STATS_EVERY_S = 5.0
 MESSAGE_CHARS = 2_000
 LINE_BYTES = 64 << 10
@@ -132,6 +134,13 @@ def looks_like_log(head: str, least: int = 3, of: int = 50) -> bool:
         if found >= least:
             return True
     return False
+
+
+def is_fragment(head: str, of: int = 5) -> bool:
+    """A few lines cut out of a log: half of them or more begin as only engines begin theirs."""
+    lines = [log_heads.clean(line) for line in head.splitlines() if line.strip()]
+    own = sum(head_of(line).kind in ENGINES_OWN for line in lines[: of + 1])
+    return 0 < len(lines) <= of and 2 * own >= len(lines)
 
 
 def kinds_in(head: str, of: int = 50) -> frozenset[str]:

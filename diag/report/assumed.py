@@ -1,4 +1,4 @@
-"""What had to be assumed of logs that were handed in, and which of them cannot belong together: rows -> lines of a report.
+"""What had to be assumed of logs that were handed in, which of them cannot belong together, and what is broken though no rule says why: rows -> lines of a report.
 
 A wrong zone moves a log by whole hours: nothing meets anything then, and all is clear. So it is said on the first screen.
 """
@@ -27,12 +27,24 @@ MAPS = "SELECT reason FROM collected WHERE collector = 'events' AND reason IS NO
 DEATHS = """
 SELECT DISTINCT begun_ts, coalesce(unit, '') AS unit, says, source FROM recoveries
 WHERE cause NOT IN ('start', 'external-stop') AND how IS DISTINCT FROM 'external' ORDER BY begun_ts"""
+# An answer that merely differs may be as good as the other one; what no model says at temperature 0 is broken, reproducible or not.
+BROKEN = """
+WITH told AS (
+  SELECT bundle, url, prompt, bypass, answer_class, suspicious AND answer_class IN ('empty', 'cut-short', 'echo', 'garbled') AS gross, bool_or(coalesce(reproduced, FALSE)) OVER (PARTITION BY bundle, url) AS proved
+  FROM prefix_trials WHERE answer_class <> 'error'),
+prompts AS (
+  SELECT bundle, url, prompt, count(*) FILTER (WHERE gross) AS wrong, count(*) AS asked, string_agg(DISTINCT answer_class, ', ') FILTER (WHERE gross) AS classes,
+    bool_or(gross AND bypass) AND bool_or(gross AND NOT bypass) AS either_way
+  FROM told WHERE NOT proved AND prompt IS NOT NULL GROUP BY bundle, url, prompt)
+SELECT bundle, url, bool_or(either_way) AS either_way, string_agg('prompt ' || prompt || ': ' || replace(classes, '-', ' ') || ', ' || wrong || ' of ' || asked || ' answers', '; ' ORDER BY wrong DESC, prompt)
+    FILTER (WHERE wrong > 0) AS which, sum(wrong) AS wrong, sum(asked) AS asked
+FROM prompts GROUP BY bundle, url HAVING bool_or(either_way) OR (sum(wrong) >= 3 AND sum(wrong) >= sum(asked) / 10) ORDER BY bundle, url"""
 
 
 def subject(loaded: Evidence) -> dict[str, object]:
-    """`assumed` (lines) and `deaths` (lines) of an evidence, for the head of its report; left out where there are none."""
-    files, moments, maps, deaths = (loaded.rows(sql, "assumptions", MOST_MOMENTS)[0] for sql in (FILES, MOMENTS, MAPS, DEATHS))
-    found = {"assumed": list(dict.fromkeys([*_assumed(files), *_silent(maps), *_apart(files, moments)])), "deaths": [_death(row) for row in deaths]}
+    """`assumed`, `deaths` and `broken` (lines each) of an evidence, for the head of its report; left out where there are none."""
+    files, moments, maps, deaths, broken = (loaded.rows(sql, "assumptions", MOST_MOMENTS)[0] for sql in (FILES, MOMENTS, MAPS, DEATHS, BROKEN))
+    found = {"assumed": list(dict.fromkeys([*_assumed(files), *_silent(maps), *_apart(files, moments)])), "deaths": [_death(row) for row in deaths], "broken": [_wrong(row) for row in broken]}
     return {name: lines for name, lines in found.items() if lines}
 
 
@@ -113,3 +125,10 @@ def _overlap_s(row: Row, other: Row, hours: int) -> float:
 def _death(row: Row) -> str:
     at = f"{row['begun_ts']:%Y-%m-%d %H:%M:%S}Z " if isinstance(row["begun_ts"], Time) else ""
     return f"{at}{row['unit'] + ': ' if row['unit'] else ''}{row['says']}"  # type: ignore[operator]
+
+
+def _wrong(row: Row) -> str:
+    """Answers of an experiment that are wrong, and not for its prefix cache."""
+    if row["either_way"]:
+        return f"wrong with and without the cache: not the cache's fault, but broken ({row['which']})"
+    return f"not reproducible, but broken: {row['wrong']} of {row['asked']} answers are not as they should be ({row['which']})"

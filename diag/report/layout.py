@@ -49,16 +49,6 @@ def clipped(text: str, width: int) -> str:
     return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1).rstrip()}…"
 
 
-def middle(text: str, width: int) -> str:
-    """Beginning and end of a text, which both tell keys and paths apart; … stands for what is left out."""
-    if cell_len(text) <= width:
-        return text
-    tail = ""
-    while cell_len(text[len(text) - len(tail) - 1] + tail) <= (width - 1) // 2:
-        tail = text[len(text) - len(tail) - 1] + tail
-    return f"{set_cell_size(text, width - 1 - cell_len(tail)).rstrip()}…{tail}"
-
-
 def columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A small table as lines: every column as wide as it must be, two blanks between."""
     table = [names, *rows]

@@ -60,11 +60,15 @@ def render_all(diagnoses: Sequence[Diagnosis], max_chars: int = MAX_CHARS) -> st
 def render(diagnosis: Diagnosis, max_chars: int = MAX_CHARS) -> str:
     """Diagnosis -> Markdown of at most so many characters; what had to be left out is said at the end."""
     body = [part("finding", diagnosis, result, number, words.explained(diagnosis, result)) for number, result in enumerate(diagnosis.findings, 1)]
+    body += [] if diagnosis.findings else [part("next_steps", words.next_to_collect(diagnosis), words.hint_for(diagnosis, ""))]
     body += [part("section", section.title, parts) for section in diagnosis.sections if (parts := section.in_words())]
     missing, ruled_out = words.missing(diagnosis), words.ruled_out(diagnosis)
-    for name, found in (("still_open", diagnosis.inconclusive), ("missing", missing), ("ruled_out", ruled_out)):
+    half_seen = [result for result in diagnosis.inconclusive if result.held("required")]
+    blind = [result.rule for result in diagnosis.inconclusive if not result.held("required")]
+    body += [part("still_open", half_seen, blind)] if diagnosis.inconclusive else []
+    for name, found in (("missing", missing), ("ruled_out", ruled_out)):
         body += [part(name, found)] if found else []
-    head = part("head", *words.headline(diagnosis), words.origin(diagnosis), [*words.notes(diagnosis), *filter(None, [words.deaths(diagnosis)]), *(f"assumed: {text}" for text in words.assumed(diagnosis))])
+    head = part("head", *words.headline(diagnosis), words.origin(diagnosis), [*words.notes(diagnosis), *filter(None, [words.deaths(diagnosis)]), *words.broken(diagnosis), *(f"assumed: {text}" for text in words.assumed(diagnosis))])
     tail = part(
         "collected",
         words.footer(diagnosis)[0],

@@ -11,7 +11,7 @@ from diag.model import Action, Diagnosis, RuleResult, Verdict
 from diag.report import words
 from diag.report.inert import command as as_command
 from diag.report.inert import inert
-from diag.report.layout import clipped, command_lines, joined, limited, middle, remedy_kept, wrapped
+from diag.report.layout import clipped, command_lines, joined, limited, remedy_kept, wrapped
 from diag.report.words import Missing, Sentence
 
 LINES = 23
@@ -41,16 +41,16 @@ class Item:
     lines: tuple[Text, ...]
 
 
-def lines(diagnosis: Diagnosis, width: int, *, more: bool) -> list[Text]:
+def lines(diagnosis: Diagnosis, width: int, *, more: bool, whole: bool = False) -> list[Text]:
     """Headline and what fits into 23 lines of `width` cells, the most important first, in the order of reading.
 
-    `more` ends it with the command that prints everything.
+    `more` ends it with the command that prints everything. `whole`: the headline is not cut, however wide it is.
     """
-    answer = _found(diagnosis, diagnosis.findings[0], width) if diagnosis.findings else _nothing_found(diagnosis, width)
+    answer = _found(diagnosis, diagnosis.findings[0], width, whole=whole) if diagnosis.findings else _nothing_found(diagnosis, width)
     items = [*_who(diagnosis, width), *answer, _facts("Evidence", 2, words.footer(diagnosis), width)]
     if more:
         items.append(_more(diagnosis, width))
-    shown, label = [_headline(diagnosis, width)], ""
+    shown, label = [_headline(diagnosis, width, whole=whole)], ""
     for item in _fitting(items, LINES - 1):
         shown.append(Text(f"{'' if item.label == label else item.label:<{LABEL}}").append(item.lines[0]))
         shown += item.lines[1:]
@@ -67,12 +67,12 @@ def _fitting(items: Sequence[Item], room: int) -> list[Item]:
     return [item for number, item in enumerate(items) if number in chosen]
 
 
-def _headline(diagnosis: Diagnosis, width: int) -> Text:
+def _headline(diagnosis: Diagnosis, width: int, *, whole: bool) -> Text:
     lead, subject = words.headline(diagnosis)
-    line = clipped(lead, width)
+    line = lead if whole else clipped(lead, width)
     room = width - cell_len(line) - 2
-    if subject and room >= LABEL:
-        line += f": {middle(inert(subject), room)}"
+    if subject and (whole or room >= LABEL):
+        line += f": {inert(subject) if whole else clipped(inert(subject), room)}"
     verdict = diagnosis.findings[0].verdict if diagnosis.findings else "inconclusive" if diagnosis.inconclusive else diagnosis.verdict
     return Text(line, style=words.verdict_colour(verdict))
 
@@ -82,17 +82,18 @@ def _who(diagnosis: Diagnosis, width: int) -> list[Item]:
     notes, taken = words.notes(diagnosis), words.assumed(diagnosis)
     died = words.deaths(diagnosis)
     said = [_item("Died", 4, died, width, limit=4)] if died else []
+    said += [_item("Broken", 4, inert(line, MAX_REASON_CHARS), width, limit=3) for line in words.broken(diagnosis)[:2]]
     said += [_item("Assumed", 13, inert("; ".join(taken), MAX_REASON_CHARS), width, limit=3)] if taken else []
     rank = 12 if diagnosis.findings else 3
     return [_facts("Looked at", 1, origin, width), *([_facts("Note", rank, notes, width)] if notes else []), *said]
 
 
-def _found(diagnosis: Diagnosis, first: RuleResult, width: int) -> list[Item]:
+def _found(diagnosis: Diagnosis, first: RuleResult, width: int, *, whole: bool) -> list[Item]:
     doubt = "" if first.verdict is Verdict.CONFIRMED else f"; {inert(words.reason(first))}"
     items = [_item("What", 5, f"{inert(first.title)} ({first.severity}{doubt})", width)]
     lead, subject = words.headline(diagnosis)
     told = any(subject in sentence.text[:width] for sentence in words.because(first))
-    if cell_len(f"{lead}: {inert(subject)}") > width and not told:
+    if not whole and cell_len(f"{lead}: {inert(subject)}") > width and not told:
         items.append(_item("Subject", 8, inert(subject), width, limit=3))
     items += _because(first, width)
     items += _not_seen(diagnosis, first, width)
@@ -150,7 +151,7 @@ def _not_seen(diagnosis: Diagnosis, first: RuleResult, width: int) -> list[Item]
     """What this finding lacks, and the one command that would settle most of the other questions."""
     gaps = words.missing(diagnosis)
     own = [gap for gap in gaps if first.rule in gap.rules]
-    others = sorted((gap for gap in gaps if gap not in own), key=lambda gap: -len(gap.tables))
+    others = sorted((gap for gap in words.next_to_collect(diagnosis) if gap not in own), key=lambda gap: -len(gap.tables))
     decisive = {table for signal in first.unseen() if signal.role != "support" for table in signal.unseen_tables}
     ranked = [(20 + n if decisive & {*gap.tables} else 46 + n, gap) for n, gap in enumerate(own)] + [(47, gap) for gap in others[:1]]
     return [_gap("Not seen", gap, rank, "", width) for rank, gap in ranked]
@@ -192,14 +193,22 @@ def _nothing_found(diagnosis: Diagnosis, width: int) -> list[Item]:
     blind = [result.rule for result in diagnosis.inconclusive if not result.held("required")]
     if blind:
         items.append(_item("Open", 26, f"cannot judge {inert(', '.join(blind))}", width))
+    items += _unexplained(diagnosis, width)
     items += _ruled_out(diagnosis, width, ranks=(20, *range(41, 49)))
-    gaps = words.missing(diagnosis)
+    gaps = words.next_to_collect(diagnosis)
     items += [_gap("Do next", gap, 5 + 18 * n, f"{n + 1} collect ", width) for n, gap in enumerate(gaps)]
     if not gaps:
         again = command(words.hint_for(diagnosis, ""), width)
         say = _item("Do next", 30, "1 if it misbehaves again, take a snapshot while it does", width)
         items.append(Item(say.label, say.rank, (*say.lines, *again)))
     return items
+
+
+def _unexplained(diagnosis: Diagnosis, width: int) -> list[Item]:
+    """Errors and waits that no rule tells of."""
+    parts = [part for section in diagnosis.sections if section.unexplained for part in section.parts]
+    shown = [_item("Seen", 6, f"{inert(part.label)}: {inert(part.text, MAX_REASON_CHARS)}", width) for part in parts]
+    return [_item("Seen", 6, "and no rule for it:", width), *shown] if shown else []
 
 
 def _more(diagnosis: Diagnosis, width: int) -> Item:

@@ -20,13 +20,14 @@ MAX_COMMAND_LINES = 100
 LIST_MARKER = re.compile(r"([-*]|[0-9]{1,3}\.)(?= )")
 
 
-def render(diagnosis: Diagnosis, *, full: bool = False, width: int = WIDTH) -> Text:
-    """First screen (less than 24 lines), then with `full` the rest. No line is wider than `width`, taken as 40 to 100 cells.
+def render(diagnosis: Diagnosis, *, full: bool = False, width: int = WIDTH, whole: bool = False) -> Text:
+    """First screen (less than 24 lines), then with `full` the rest. No line is wider than `width`, taken as 40 to 100 cells -
+    with `whole`, for a file or a pipe, only the headline may be.
 
     `.plain` has no colour and says the same.
     """
     width = max(MIN_WIDTH, min(width, WIDTH))
-    lines = screen.lines(diagnosis, width, more=not full)
+    lines = screen.lines(diagnosis, width, more=not full, whole=whole)
     if full:
         lines += [Text(), *_rest(diagnosis, width)]
     text = Text()

@@ -50,9 +50,10 @@ def headline(diagnosis: Diagnosis) -> tuple[str, str]:
         half_seen = next((result.rule for result in diagnosis.inconclusive if result.held("required")), None)
         if half_seen is not None:
             return inert(f"INCONCLUSIVE {half_seen}: neither confirmed nor ruled out by this evidence"), ""
-        return _dead(diagnosis) or _blind(diagnosis), ""
+        return _dead(diagnosis) or _broken(diagnosis) or _blind(diagnosis), ""
     still_open = len(diagnosis.inconclusive)
-    rules = f"{len(diagnosis.ruled_out) + still_open} rules"
+    of = len(diagnosis.ruled_out) + still_open
+    rules = f"{of} rule{'' if of == 1 else 's'}"
     told = next((section.headline for section in diagnosis.sections if section.headline), None)
     unread = f"{unrecognised(diagnosis)} not recognised" if names(diagnosis, "unrecognised") else ""
     if told is not None:
@@ -65,6 +66,11 @@ def _dead(diagnosis: Diagnosis) -> str:
     """Something died and nobody knows why; "" = nothing did."""
     seen = names(diagnosis, "deaths")
     return f"INCONCLUSIVE: {inert(seen[-1], 120)}, and no rule knows why" if seen else ""
+
+
+def _broken(diagnosis: Diagnosis) -> str:
+    """Answers are wrong, and no rule says why; "" = none are."""
+    return next((f"INCONCLUSIVE: {inert(line.partition(' (')[0])}" for line in names(diagnosis, "broken")), "")
 
 
 def _blind(diagnosis: Diagnosis) -> str:
@@ -81,7 +87,7 @@ def _blind(diagnosis: Diagnosis) -> str:
 def origin(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Who was looked at, when, with what: (our word, the value from the evidence)."""
     s = diagnosis.subject
-    own = ("llmdiag", f"{inert(s.get('tool_version'), 20)}, {inert(s.get('rules'), 20)} rules")
+    own = ("llmdiag", f"{inert(s.get('tool_version'), 20)}, {inert(s.get('rules'), 20)} rule{'' if s.get('rules') == 1 else 's'}")
     if s.get("dumps"):  # no host and no process was looked at
         return [("dumps", inert(s["dumps"], 120)), own]
     tree = f" ({s['tree']})" if s.get("tree") else ""
@@ -213,6 +219,23 @@ def missing(diagnosis: Diagnosis) -> list[Missing]:
     return [Missing(tuple(sorted(found)), _together(found.values()), run, tuple(rules[run])) for run, found in tables.items()]
 
 
+def next_to_collect(diagnosis: Diagnosis) -> list[Missing]:
+    """Gaps worth a person's time. Of a snapshot's, not those that it did not leave out (the same command again tells no more),
+    nor those of other evidence than a service's (journals, tensor dumps, lookups) unless an open question or a death turns on it.
+    """
+    found = missing(diagnosis)
+    if diagnosis.subject.get("taken_at") is None:
+        return found
+    half_seen = {result.rule for result in diagnosis.inconclusive if result.held("required")}
+    dead = bool(names(diagnosis, "deaths"))
+    return [gap for gap in found if not _is_circular(diagnosis, gap) and (dead or half_seen & {*gap.rules} or "llmdiag snapshot" in gap.command)]
+
+
+def _is_circular(diagnosis: Diagnosis, gap: Missing) -> bool:
+    """Would the command that took this snapshot be asked for again, although it left nothing out?"""
+    return gap.because == NOT_COLLECTED and gap.command == hint_for(diagnosis, "")
+
+
 def _together(reasons: Iterable[str]) -> str:
     """Distinct reasons; one that another one already says is left out."""
     kept: list[str] = []
@@ -309,7 +332,7 @@ def redaction(diagnosis: Diagnosis) -> str:
     if not diagnosis.subject.get("redaction", True):
         return "NOT redacted"
     count = diagnosis.subject.get("redacted")
-    return "loose files as handed in" if count is None else f"{inert(count, 20)} values redacted"
+    return "loose files as handed in" if count is None else f"{inert(count, 20)} value{'' if count == 1 else 's'} redacted"
 
 
 def sharing(diagnosis: Diagnosis) -> str:
@@ -352,15 +375,25 @@ def deaths(diagnosis: Diagnosis) -> str:
     return f"{count} ({inert(seen[-1], 120)}): no rule knows its cause; {why}; llmdiag recovery {path} shows where the time went"
 
 
+def broken(diagnosis: Diagnosis) -> list[str]:
+    """Answers of an experiment that are wrong, and no rule says why."""
+    return [] if diagnosis.findings else names(diagnosis, "broken")
+
+
 def assumed(diagnosis: Diagnosis) -> list[str]:
     """What was taken for granted of year and zone, what a map did not meet: warnings first."""
     return sorted(names(diagnosis, "assumed"), key=lambda text: not text.startswith(("WRONG", "the logs")))
 
 
 def names(diagnosis: Diagnosis, what: str) -> list[str]:
-    """File names under `dropped` or `unrecognised` of the subject, lines under `assumed` and `deaths`."""
+    """File names under `dropped` or `unrecognised` of the subject, lines under `assumed`, `deaths` and `broken`."""
     found = diagnosis.subject.get(what)
     return [str(name) for name in found] if isinstance(found, list | tuple) else []
+
+
+def mostly_open(diagnosis: Diagnosis) -> bool:
+    """Could most rules not be judged? Clear is not green then."""
+    return len(diagnosis.inconclusive) > len(diagnosis.ruled_out)
 
 
 def verdict_colour(verdict: Verdict | str) -> str:

@@ -18,12 +18,18 @@ class Found:
     pids: tuple[int, ...]
     says: str
 
+    @property
+    def named(self) -> str:
+        """`pid 4121, vllm serve (listens on port 8000)`: the service first, then how it was found."""
+        how, found, whose = self.says.partition(": pid ")
+        return f"pid {whose} ({how})" if found else self.says
+
 
 def one_service(pids: Iterable[int], says: str) -> Found:
     """The service that these processes belong to. Raises BadInput, which lists them, when they belong to several."""
     found = roots(pids)
     if len(found) > 1:
-        raise BadInput(f"{says}: {len(found)} services", hint=f"name one of them: llmdiag snapshot PID\n{listed(found)}")
+        raise BadInput(f"{len(found)} services fit, not one ({says})", hint=f"name one of them: llmdiag snapshot PID\n{listed(found)}")
     return Found(tuple(found), f"{says}: {told(found[0])}")
 
 

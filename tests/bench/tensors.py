@@ -66,7 +66,7 @@ def bars() -> Iterator[Bar]:
                 yield _against_cat(f"{text}, with numba", pair, with_numba, peers)
                 yield _against_cat(f"{text}, identical, with numba", same, IDENTICAL, "")
             else:
-                print("     numba is missing (pip install 'llmdiag[fast]'): measured without it")
+                print("     numba is missing (pip install '.[fast]'): measured without it")
             with _without_numba():
                 yield _against_cat(f"{text}, numpy alone", pair, without, "see above" if ways.available() else peers)
                 identical = _against_cat(f"{text}, identical, numpy alone", same, IDENTICAL, "")

@@ -124,10 +124,14 @@ def test_a_deleted_log_is_still_read(tmp_path: Path) -> None:
     assert got.artefacts[0].name == "0-server.log"
 
 
-def test_dev_null_is_no_log_and_that_is_fine(tmp_path: Path) -> None:
+def test_a_service_without_any_log_was_not_looked_at(tmp_path: Path) -> None:
     with process(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as pid:
         got = harness.run(logs, pid, tmp_path)
-    assert (got.error, list(got.notes), dict(got.rows)) == (None, [], {})
+    assert (got.error, dict(got.rows)) == (None, {})
+    assert {(note.table_name, note.status) for note in got.notes} == {(table, "failed") for table in logs.FEEDS}
+    assert got.notes[0].reason == (
+        f"no log of the service was found: stdout and stderr of pid {pid} go nowhere, and no process holds one open; llmdiag snapshot {pid} --log FILE"
+    )
 
 
 def test_a_pipe_cannot_be_read_and_the_remedy_is_named(tmp_path: Path) -> None:

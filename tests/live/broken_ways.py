@@ -129,7 +129,7 @@ def py_spy_talks_nonsense(world: World) -> Iterator[Around]:
     yield Around(world.lab.pid, python_with("echo '<html>not found</html>'", world.path("nonsense")))
 
 
-@way(*BY_STACK, *BY_KEY, "backlog", "frozen_counters", ghost="inconclusive", still_open={"event-loop-blocked", "service-silent"}, likely={"process-ended"})
+@way(*BY_STACK, *BY_KEY, "backlog", "frozen_counters", ghost="inconclusive", still_open={"service-silent"}, likely={"process-ended"})
 def patient_killed(world: World) -> Iterator[Around]:
     """The patient is another service like the first one: this one does not survive."""
     with start_lab(GHOST_LAB, "--redis", world.server.url, "--workers", "2", log=world.path("killed.log")) as lab:

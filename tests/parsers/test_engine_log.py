@@ -395,6 +395,27 @@ def test_what_is_not_an_engine_log(text: str) -> None:
     assert not engine_log.looks_like_log(text)
 
 
+@pytest.mark.parametrize(("text", "want"), [
+    ("ERROR 11-30 21:00:05 [core.py:2] EngineCore encountered a fatal error.", True),
+    ("ERROR 11-30 21:00:05 [core.py:2] EngineCore encountered a fatal error.\nRuntimeError: x\n", True),
+    ("hello\n(EngineCore pid=7) ERROR 11-30 21:00:05 [core.py:2] a\nsome text\nERROR 11-30 21:00:05 [core.py:2] b\n", True),
+    ("[rank0]:[E1130 02:52:45.594 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught\n", True),
+    ("hello\nERROR 11-30 21:00:05 [core.py:2] a\nsome text\n", False),
+    ("ERROR 11-30 21:00:05 [core.py:2] a\n" + "some text\n" * 5, False),
+    ("INFO:     started\n", False),
+    ("2026-11-30 00:00:00,123 INFO app: x\n", False),
+    ("", False),
+])
+def test_a_few_lines_cut_out_of_a_log(text: str, want: bool) -> None:
+    assert engine_log.is_fragment(text) is want
+
+
+@pytest.mark.parametrize("text", NOT_LOGS)
+def test_what_is_no_log_is_no_piece_of_one(text: str) -> None:
+    assert not engine_log.is_fragment(text)
+    assert not engine_log.is_fragment(text.splitlines()[0])
+
+
 @pytest.mark.parametrize("name", ["metrics1.txt", "ps.txt", "pyspy-29677-1.txt", "pyspy-29677-1.json", "threads1.txt", "t1"])
 def test_other_samples_are_not_engine_logs(name: str) -> None:
     assert not engine_log.looks_like_log((SAMPLES / "busy" / name).read_text()[:64 << 10])

@@ -94,6 +94,7 @@ def test_a_dry_run_shows_what_was_found() -> None:
     (["1", "--watch-for", "1h"], "go with --watch"),
     (["1", "--watch", "--watch-for", "soon"], "'soon' is no duration: give 90s, 30m, 2h or 1d"),
     (["--port", "0"], "0 is not in the range"),
+    (["vllm serve"], "'vllm serve' is not a pid; by name: --name 'vllm serve'"),
 ])
 def test_one_way_at_a_time(args: list[str], says: str) -> None:
     said = llmdiag("snapshot", *args)

@@ -102,7 +102,7 @@ def capture(diagnosis: Diagnosis, number: int, quoted: Mapping[Place, str]) -> C
     name = f"c{number}"
     lead, subject = words.headline(diagnosis)
     badge = lead.partition(" ")[0].rstrip(":")
-    accent = f"severity-{diagnosis.findings[0].severity}" if diagnosis.findings else diagnosis.verdict
+    accent = f"severity-{diagnosis.findings[0].severity}" if diagnosis.findings else "inconclusive" if words.mostly_open(diagnosis) else diagnosis.verdict
     findings = tuple(_judged(result, f"{name}-f{place}", quoted) for place, result in enumerate(diagnosis.findings, 1))
     still_open = tuple(_judged(result, f"{name}-o{place}", quoted) for place, result in enumerate(diagnosis.inconclusive, 1))
     return Capture(number, name, diagnosis, badge, lead[len(badge) :], subject, accent, findings, still_open)

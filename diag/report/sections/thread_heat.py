@@ -61,7 +61,7 @@ def sections(rows: Mapping[str, Rows]) -> Iterator[Section]:
     told = [Cell(sign, "none", about) for sign, about, there in (("r1 …", "CPU % before a read", reads), ("s0 …", "stack samples", samples)) if there]
     legend = (*told, *(Cell(*SIGNS[name], MEANS[name]) for name in SIGNS if name in used))
     rest = [Line(f"and {len(folded) - MAX_LINES} calmer rows", ())] if len(folded) > MAX_LINES else []
-    yield Section(f"What {len(every)} threads did", (Part(plot=Grid("thread", columns, (*folded[:MAX_LINES], *rest), legend, "where it is")),))
+    yield Section(f"What {len(every)} thread{'' if len(every) == 1 else 's'} did", (Part(plot=Grid("thread", columns, (*folded[:MAX_LINES], *rest), legend, "where it is")),))
 
 
 def _shares(rows: Rows) -> dict[tuple[Who, int], float]:

@@ -14,7 +14,10 @@ READS = {
     "restarts": """
 SELECT host, unit, initiator, how, detail, source, coalesce(died_at, killed_at, stopped_at, restarted_at) AS ts, coalesce(ready_at, restarted_at) AS until_ts
 FROM restarts WHERE coalesce(died_at, killed_at, stopped_at, restarted_at) IS NOT NULL ORDER BY ts""",
-    "events": "SELECT ts, host, kind, unit, initiator, detail, source FROM host_events WHERE ts IS NOT NULL ORDER BY ts",
+    "events": """
+SELECT e.ts, e.host, e.kind, e.unit, e.initiator, e.detail, e.source,
+  EXISTS (SELECT 1 FROM memory_kills k WHERE k.bundle = e.bundle AND k.capture = e.capture AND k.source = e.source AND NOT k.of_service) AS of_others
+FROM host_events e WHERE e.ts IS NOT NULL ORDER BY e.ts""",
     "logs": """
 SELECT ts, host, file, level, event, message, source FROM log_events
 WHERE ts IS NOT NULL AND event IS DISTINCT FROM 'engine_stats' AND (event IS NOT NULL OR level IN ('ERROR', 'CRITICAL', 'FATAL')) ORDER BY ts""",
@@ -66,8 +69,10 @@ def _restart(row: Row) -> Mark:
 
 def _event(row: Row) -> Mark:
     kind = str(row["kind"])
-    tone: Tone = "bad" if kind in BAD_KINDS else "good" if kind in GOOD_KINDS else "calm"
+    of_others = bool(row.get("of_others"))
+    tone: Tone = "bad" if kind in BAD_KINDS and not of_others else "good" if kind in GOOD_KINDS else "calm"
     by = f" by {row['initiator']}" if row["initiator"] is not None else ""
+    by += " (not of the service)" if of_others else ""
     return Mark(_s(row["ts"]), _line(row["unit"], f"{kind.replace('_', ' ')}{by}", row["detail"]), tone, None, _source(row))
 
 
