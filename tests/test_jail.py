@@ -62,7 +62,7 @@ def caught(tmp_path: Path, sql: str = ROW, confirm: str = "c", deadlines_s: Sequ
 def test_endless_sql_of_a_rule_is_named(tmp_path: Path) -> None:
     error, deadline_s = caught(tmp_path, sql=ENDLESS)
     assert isinstance(error, RuleError)
-    assert error.message == f"rules/greedy.toml: signal second did not end within {deadline_s:.0f} s and was stopped"
+    assert error.message == f"{tmp_path / 'rules' / 'greedy.toml'}: signal second did not end within {deadline_s:.0f} s and was stopped"
     assert "query" not in str(error)
     assert "llmdiag rules test" in error.hint
 

@@ -334,6 +334,15 @@ def test_a_user_who_may_not_see_the_slots_gets_one_node_and_is_told(cluster: Liv
         topology.connect(f"redis+cluster://noslots:pw@127.0.0.1:{node.port}")
 
 
+def test_expiries_are_kept_where_a_node_refuses_several_keys_at_once(cluster: LiveCluster) -> None:
+    """A page asked for before the refusal is asked for again, key by key; what was known of it stays known."""
+    names = cluster.fill(GHOSTS, HEALTHY)
+    for turn in range(12):
+        found = {row.name: row.ttl_s for row in _scanned(cluster.url).ghosts}
+        lost = [name for index, name in enumerate(names) if (found[name] is None) != (index % 3 != 1)]
+        assert lost == [], turn
+
+
 def test_the_least_rights_are_enough(cluster: LiveCluster, tmp_path: Path) -> None:
     """Users with exactly what --print-acl prints, on every node."""
     names = cluster.fill(GHOSTS, HEALTHY)

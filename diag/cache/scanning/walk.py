@@ -282,7 +282,7 @@ class Walk:
         self.queue.append(partial(self._values, keys, ttl, self.one_by_one))
 
     def _values(self, keys: list[Asked], ttl: Ttl, one_by_one: bool) -> None:
-        ttls = self.wire.numbers(len(keys)) if ttl == "before" else None
+        ttls = self._ttls(keys) if ttl == "before" else None
         quiet = self.scan.each is None
         late: list[tuple[Asked, Facts]] = []
         gone: list[Asked] = []
@@ -290,11 +290,8 @@ class Walk:
         try:
             for index, (value, size) in enumerate(found):
                 item = keys[index]
-                if ttls is not None:
-                    ttl_ms = plain(ttls[index])
-                    if ttl_ms is None or ttl_ms == -2:
-                        continue
-                    item.ttl_s = seconds(ttl_ms)
+                if ttls is not None and ttls[index] in (None, -2):
+                    continue
                 if not isinstance(value, memoryview):
                     plain(value)
                     if (value is None or "WRONGTYPE" in str(value)) and ttl != "known":
@@ -320,6 +317,13 @@ class Walk:
             self.ask_late(late)
         if gone:
             self.ask_about(gone)  # deleted, or no string
+
+    def _ttls(self, keys: list[Asked]) -> list[int | None]:
+        """What PTTL said of each, noted before a value is looked at: a server may refuse to give them together."""
+        answers = [plain(answer) for answer in self.wire.numbers(len(keys))]
+        for item, ttl_ms in zip(keys, answers, strict=True):
+            item.ttl_s = None if ttl_ms is None else seconds(ttl_ms)
+        return answers
 
     def _long(self, item: Asked) -> None:
         value, size = self.wire.value()

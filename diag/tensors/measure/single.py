@@ -19,8 +19,8 @@ from diag.tensors.measure.rows import Rows, of_squares, row_sums
 from diag.tensors.measure.runs import DOT, Floats, Mask, counts, products
 from diag.tensors.measure.widening import Cells, Kind, numbers, widened
 
-CELL = 1024 * 1024
-"""Numbers whose blocks share the arithmetic on their sums."""
+CELL_BYTES = 2 << 20
+"""Of one side, whose blocks share the arithmetic on their sums."""
 BLOCK = 512 * 1024
 """Numbers; fewer, and threads wait for each other between the calls of numpy; more, and they leave the third-level cache."""
 
@@ -235,7 +235,10 @@ def _told_there(good: Cells, bad: Cells, both: Both, found: Floats) -> None:
 
 def _values(cells: Cells, flat: npt.NDArray[np.intp], kind: Kind) -> Floats:
     """A few numbers, exactly."""
-    return widened(numbers(cells.take(flat), kind), kind, np.empty(len(flat)))
+    found = cells.take(flat)
+    if kind.dtype == "float16":
+        return found.view(np.float16).astype(np.float64)  # of many numpy is slow, of few the way around it
+    return widened(numbers(found, kind), kind, np.empty(len(flat)))
 
 
 def _told(of: Floats, both: Both, start: int) -> tuple[sums.Table, Mask]:

@@ -33,7 +33,9 @@ def way(both: Both, total: int) -> tuple[int, int, Way]:
     if total < SINGLE_FROM or both.good.dtype not in _KINDS or both.bad.dtype not in _KINDS:
         return streaming.CELL, streaming.CELL, measured
     fused = _fused() if total >= FUSED_FROM and available() else None
-    return (single.CELL, single.BLOCK, single.measured_single) if fused is None else (CELL, CELL, fused)
+    if fused is None:
+        return max(single.CELL_BYTES // both.good.number.itemsize, single.BLOCK), single.BLOCK, single.measured_single
+    return CELL, CELL, fused
 
 
 @cache
