@@ -27,14 +27,15 @@ MAPS = "SELECT reason FROM collected WHERE collector = 'events' AND reason IS NO
 DEATHS = """
 SELECT DISTINCT begun_ts, coalesce(unit, '') AS unit, says, source FROM recoveries
 WHERE cause NOT IN ('start', 'external-stop') AND how IS DISTINCT FROM 'external' ORDER BY begun_ts"""
-# An answer that merely differs may be as good as the other one; what no model says at temperature 0 is broken, reproducible or not.
+# An answer that merely differs may be as good as the other one; what no model says at temperature 0 is broken, reproducible or not:
+# a prompt mostly, with and without the cache, or a tenth of all answers. A few of hundreds are noise.
 BROKEN = """
 WITH told AS (
   SELECT bundle, url, prompt, bypass, answer_class, suspicious AND answer_class IN ('empty', 'cut-short', 'echo', 'garbled') AS gross, bool_or(coalesce(reproduced, FALSE)) OVER (PARTITION BY bundle, url) AS proved
   FROM prefix_trials WHERE answer_class <> 'error'),
 prompts AS (
   SELECT bundle, url, prompt, count(*) FILTER (WHERE gross) AS wrong, count(*) AS asked, string_agg(DISTINCT answer_class, ', ') FILTER (WHERE gross) AS classes,
-    bool_or(gross AND bypass) AND bool_or(gross AND NOT bypass) AS either_way
+    bool_or(gross AND bypass) AND bool_or(gross AND NOT bypass) AND avg(gross::INT) FILTER (WHERE bypass) >= 0.5 AND avg(gross::INT) FILTER (WHERE NOT bypass) >= 0.5 AS either_way
   FROM told WHERE NOT proved AND prompt IS NOT NULL GROUP BY bundle, url, prompt)
 SELECT bundle, url, bool_or(either_way) AS either_way, string_agg('prompt ' || prompt || ': ' || replace(classes, '-', ' ') || ', ' || wrong || ' of ' || asked || ' answers', '; ' ORDER BY wrong DESC, prompt)
     FILTER (WHERE wrong > 0) AS which, sum(wrong) AS wrong, sum(asked) AS asked
