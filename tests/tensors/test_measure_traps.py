@@ -301,3 +301,16 @@ def test_without_what_the_compiled_loops_need_numpy_does_it(tmp_path: Path, trou
     done = subprocess.run([sys.executable, "-c", LOOPS, str(tmp_path / "a")], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2.5", str(trouble == "nowhere to write")]
+
+
+@pytest.mark.parametrize(("code", "kind"), [(0x7FC0, "nan"), (0x7F80, "inf")])
+@pytest.mark.parametrize("spoiled", ["good", "bad"])
+def test_long_runs_of_nothing_but_nan_or_inf(spoiled: str, code: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole columns without a number, where the largest difference is looked for by column."""
+    go("single", monkeypatch)
+    sound = np.full(16384, 0x3F80, np.uint16)
+    sides = {"good": sound, "bad": sound.copy()}
+    sides[spoiled] = np.full(16384, code, np.uint16)
+    found = measure_pair(*(stored(tmp_path, name, cells, "bfloat16") for name, cells in sides.items())).whole
+    assert getattr(getattr(found, spoiled), kind) == 16384
+    assert getattr(found, "bad" if spoiled == "good" else "good").count == 16384

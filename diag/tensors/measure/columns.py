@@ -41,10 +41,10 @@ def largest(apart: Singles, a: Singles, sizes: Singles, tiny: np.float32) -> tup
     """Of one run of `fit` length: index of the first largest |difference| (`apart`), index of the first largest
     |difference| / max(|a|, tiny), and that quotient. `sizes`: the smallest |a| of each column."""
     apart, a = apart.reshape(-1, WIDTH), a.reshape(-1, WIDTH)
-    highest = np.fmax.reduce(apart, axis=0)
+    highest = _known(np.fmax.reduce(apart, axis=0))
     columns = np.flatnonzero(highest == highest.max())
     at, _ = _first_largest(apart.take(columns, axis=1), columns)
-    bound = highest / np.maximum(sizes, tiny)
+    bound = _known(np.divide(highest, np.fmax(sizes, tiny)))
     promising = bound >= PROMISING * bound.max()
     at_relative, relative = _largest_quotient(apart, a, np.flatnonzero(promising), tiny)
     others = np.flatnonzero((bound >= relative) & ~promising)
@@ -53,6 +53,12 @@ def largest(apart: Singles, a: Singles, sizes: Singles, tiny: np.float32) -> tup
         if (quotient, -found) > (relative, -at_relative):
             return at, found, quotient
     return at, at_relative, relative
+
+
+def _known(values: Singles) -> Singles:
+    """0 for NaN, as a column of nothing else has: the figures of such a run are formed elsewhere, but an index it must have."""
+    known: Singles = np.where(np.isnan(values), np.float32(0), values)
+    return known
 
 
 def _largest_quotient(apart: Singles, a: Singles, columns: Places, tiny: np.float32) -> tuple[int, float]:
