@@ -25,7 +25,7 @@ def go(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "FUSED_FROM", 0 if way == "fused" else 1 << 60)
     monkeypatch.setattr(ways.streaming, "CELL", 4096)
     monkeypatch.setattr(ways.single, "BLOCK", 4096)
-    monkeypatch.setattr(ways.single, "CELL_BYTES", 32768)
+    monkeypatch.setattr(ways.single, "BLOCKS", 2)
     monkeypatch.setattr(ways.single.columns, "WIDTH", 32)
     monkeypatch.setattr(ways.single.columns, "LONG", 1024)
     monkeypatch.setattr(ways, "CELL", 8192)

@@ -58,9 +58,9 @@ def measure_pair(
     with ExitStack() as stack:
         sources = [(stack.enter_context(Source(tensor)), kind) for tensor, kind in zip((good, bad), kinds, strict=True)]
         both = Both(*kinds, *(_origin(source, kind) for source, kind in sources))
-        cell, room, measured = way(both, plan.total)
-        plan = replace(plan, cell=cell, room=room)
-        table, rows = streaming.run(sources, plan, count if plan.row else 0, lambda pair, cell, room: measured(pair[0], pair[1], both, cell, room))
+        cell, room, batch, measured = way(both, plan.total)
+        plan = replace(plan, cell=cell, room=room, batch=batch)
+        table, rows = streaming.run(sources, plan, count if plan.row else 0, lambda read, cell, room: measured(read, both, cell, room))
     whole = segment(sums.total(table)[0], 0, both, parts)
     segments = Segments(table if segment_elements else table[:0], both, parts)
     return Measured(whole, segments, rows.relative())
@@ -72,7 +72,7 @@ def measure_one(tensor: Tensor, *, segment_elements: int | None = None) -> tuple
     plan = _plan(math.prod(tensor.shape), segment_elements, None, kind.parts)
     with Source(tensor) as source:
         origin = _origin(source, kind)
-        table, _ = streaming.run([(source, kind)], plan, 0, lambda side, cell, room: (measured_one(side[0], kind, origin, cell, room), []))
+        table, _ = streaming.run([(source, kind)], plan, 0, lambda read, cell, room: (measured_one(read(cell.start, cell.stop)[0], kind, origin, cell, room), []))
     whole = figures(sums.total(table)[0].tolist(), sums.GOOD, kind, origin)
     return whole, tuple(figures(line.tolist(), sums.GOOD, kind, origin) for line in table) if segment_elements else ()
 

@@ -4,6 +4,7 @@ Everything is formed in float64 from exact values. A cell with NaN or Inf takes 
 with numbers near the ends of their range are scaled by a power of two first.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,9 @@ from diag.tensors.measure.rows import Rows, row_sums
 from diag.tensors.measure.runs import Floats, Mask, Scale, counts, dots, either, exponents, shifted
 from diag.tensors.measure.sides import Side, filled, look, mask, measure, measure_codes
 from diag.tensors.measure.widening import Cells, Kind, apart, distance
+
+Read = Callable[[int, int], list[Cells]]
+"""Numbers `start` to `stop` of each side, valid until it is called again."""
 
 _HEAD = 512
 
@@ -31,6 +35,10 @@ class Cell:
     @property
     def size(self) -> int:
         return self.runs * self.length
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
 
 
 @dataclass(frozen=True)

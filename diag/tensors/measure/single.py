@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.tensors.measure import columns, sums
-from diag.tensors.measure.cells import Both, Cell, Room, different_bits, measured, same_bytes
+from diag.tensors.measure.cells import Both, Cell, Read, Room, different_bits, measured, same_bytes
 from diag.tensors.measure.rows import Rows, of_squares, row_sums
 from diag.tensors.measure.runs import DOT, Floats, Mask, counts, products
-from diag.tensors.measure.widening import Cells, Kind, numbers, widened
+from diag.tensors.measure.widening import Cells, Kind
 
-CELL_BYTES = 2 << 20
-"""Of one side, whose blocks share the arithmetic on their sums."""
+BLOCKS = 8
+"""Of a cell, which share the arithmetic on their sums."""
 BLOCK = 512 * 1024
 """Numbers; fewer, and threads wait for each other between the calls of numpy; more, and they leave the third-level cache."""
 
@@ -46,19 +46,18 @@ Singles = npt.NDArray[np.float32]
     TOTAL, SQUARES, TOTAL_APART, ALONG, APART, UNEQUAL, BITS, ABS_AT, ABS_GOOD, ABS_BAD, REL_AT, REL_GOOD, REL_BAD, REL, COLUMNS,
 ) = range(26)  # fmt: skip
 """LEAST to MOST_SIGNED: ends of the bits, read without and with a sign. ALONG: the difference times good. APART: its square.
-ABS_… and REL_…: where the largest is, and the two values there."""
+ABS_… and REL_…: where the largest is, and the bits of the two numbers there."""
 
 
-def measured_single(good: Cells, bad: Cells, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:
-    """As `cells.measured`, but a single run that is longer than a block has a line per block."""
+def measured_single(read: Read, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:
+    """As `cells.measured`, but a single run that is longer than a block has a line per block. Reads block by block."""
     blocks = list(_blocks(cell))
     look = np.zeros((COLUMNS, sum(block.runs for block in blocks)))
     rows: list[list[Rows]] = []
     first = 0
     with np.errstate(all="ignore"):
         for block in blocks:
-            part = slice(block.start - cell.start, block.start - cell.start + block.size)
-            rows.append(_look(good[part], bad[part], both, block, room, look[:, first : first + block.runs]))
+            rows.append(_look(read(block.start, block.stop), both, block, room, look[:, first : first + block.runs]))
             first += block.runs
         table, wrong = _told(look, both, cell.start)
     if wrong.any():
@@ -66,8 +65,8 @@ def measured_single(good: Cells, bad: Cells, both: Both, cell: Cell, room: Room)
         for number, block in enumerate(blocks):
             lines = slice(first, first + block.runs)
             if wrong[lines].any():
-                part = slice(block.start - cell.start, block.start - cell.start + block.size)
-                table[lines], rows[number] = measured(good[part], bad[part], both, block, room)
+                good, bad = read(block.start, block.stop)
+                table[lines], rows[number] = measured(good, bad, both, block, room)
             first += block.runs
     if len(table) > cell.runs > 1:
         table = np.concatenate([sums.total(run) for run in np.split(table, cell.runs)])
@@ -87,30 +86,29 @@ def _blocks(cell: Cell) -> Iterator[Cell]:
             yield replace(cell, start=cell.start + begin + start, runs=1, length=min(step, cell.length - start))
 
 
-def _look(good: Cells, bad: Cells, both: Both, block: Cell, room: Room, found: Floats) -> list[Rows]:
-    """The numbers of a block are read here and nowhere else."""
+def _look(pair: list[Cells], both: Both, block: Cell, room: Room, found: Floats) -> list[Rows]:
+    """The numbers of a block are looked at here and nowhere else."""
     shape = block.runs, block.length
-    good, bad = good.reshape(shape), bad.reshape(shape)
+    good, bad = (side.reshape(shape) for side in pair)
     found[LENGTH] = block.length
     a = _singles(good, both.good, room.good)
     mask = room.mask[: a.size].reshape(shape)
     alike = both.alike and same_bytes(good.reshape(-1), bad.reshape(-1))
     by_column = not alike and good.itemsize == 2 and columns.fit(block.length)  # looks at the bits twice more: of 32, not worth it
     sizes = _ends_by_column(good, found[LEAST : MOST_SIGNED + 1]) if by_column else None
-    smallest = _ends(good, found[LEAST : MOST_SIGNED + 1]) if sizes is None else int(sizes.min())
-    if smallest == 0 or (alike and smallest is None):
+    smallest = _ends(good, found[LEAST : MOST_SIGNED + 1], whole=alike) if sizes is None else int(sizes.min())
+    if smallest == 0:
         found[ZEROS] = _zeros(good, room, mask)
     if alike:
         found[LEAST_BAD : ZEROS_BAD + 1] = found[LEAST : ZEROS + 1]
         found[TOTAL : SQUARES + 1], rows = _sums(a, None, block)
         return rows
-    if not _ends(bad, found[LEAST_BAD : MOST_SIGNED_BAD + 1]):
+    if _ends(bad, found[LEAST_BAD : MOST_SIGNED_BAD + 1], whole=True) == 0:
         found[ZEROS_BAD] = _zeros(bad, room, mask)
     d = _difference(a, bad, both.bad, room.apart)
     found[UNEQUAL] = block.length - counts(np.equal(d, _ZERO, out=mask))
     found[BITS] = 1 if not both.alike or found[UNEQUAL].all() else different_bits(good, bad, found[UNEQUAL])
     found[TOTAL : APART + 1], rows = _sums(a, d, block)
-    np.abs(d, out=d)
     if sizes is None:
         _largest_of_short(d, a, good, bad, both, smallest, room, found)
     else:
@@ -144,36 +142,36 @@ def _ends_by_column(cells: Cells, found: Floats) -> Cells:
 
 
 def _largest_by_column(d: Singles, a: Singles, good: Cells, bad: Cells, both: Both, sizes: Cells, found: Floats) -> None:
-    smallest = _values(sizes, np.arange(sizes.size), both.good).reshape(sizes.shape).astype(np.float32)
+    smallest = _singles(sizes, both.good, np.empty(sizes.size))
     at = [columns.largest(*run, np.float32(both.good.tiny)) for run in zip(d, a, smallest, strict=True)]
     found[ABS_AT], found[REL_AT], found[REL] = np.transpose(at)
     for line in (ABS_AT, REL_AT):
-        _told_there(good, bad, both, found[line : line + 3])
+        _bits_there(good, bad, found[line : line + 3])
 
 
 def _largest_of_short(d: Singles, a: Singles, good: Cells, bad: Cells, both: Both, smallest: int | None, room: Room, found: Floats) -> None:
     """`smallest`: as of `_ends`."""
     relative, smallest_normal = _room(room.spare, a), _TINY[both.good.dtype]
     absolute, quotients = found[ABS_AT : ABS_BAD + 1], found[REL_AT : REL_BAD + 1]
-    absolute[0] = d.argmax(axis=1)
-    _told_there(good, bad, both, absolute)
+    _largest(d, good, bad, absolute)
     if smallest is None or smallest >= smallest_normal:
         np.divide(d, a, out=relative)
-        found[REL] = _largest(np.abs(relative, out=relative), good, bad, both, quotients)
-        if smallest is None and not ((found[REL] < np.inf) & (np.abs(found[REL_GOOD]) >= both.good.tiny)).all():
+        found[REL] = _largest(relative, good, bad, quotients)
+        if smallest is None and not ((found[REL] < np.inf) & (_values(found[REL_GOOD], both.good, size=True) >= both.good.tiny)).all():
             smallest = 0  # or as good as: had there been one in a run, its quotient were the largest, or no number
             found[ZEROS] = _zeros(good, room, room.mask[: a.size].reshape(a.shape))
     if smallest is not None and smallest < smallest_normal:
         _relative(d, a, good, both.good, room.mask[: a.size].reshape(a.shape), relative)
-        found[REL] = _largest(np.abs(relative, out=relative), good, bad, both, quotients)
+        found[REL] = _largest(relative, good, bad, quotients)
 
 
-def _ends(cells: Cells, found: Floats) -> int | None:
+def _ends(cells: Cells, found: Floats, *, whole: bool = False) -> int | None:
     """Fill LEAST to MOST_SIGNED; returns the bits of the smallest size. Numbers of one sign are in the order of their bits, and
-    numpy is twice as fast with 16 of them. None, of 32: each run has numbers of both signs, which is all that was looked at."""
+    numpy is twice as fast with 16 of them. None, of 32 unless the `whole` is asked for: each run has numbers of both signs,
+    which is all that was looked at."""
     bits, signed, sign = cells.view(f"u{cells.itemsize}"), cells.view(f"i{cells.itemsize}"), 1 << 8 * cells.itemsize - 1
     found[1], found[3] = np.maximum.reduce(bits, axis=1), np.maximum.reduce(signed, axis=1)
-    if cells.itemsize == 4 and found[1].min() >= sign and found[3].min() >= 0:
+    if not whole and cells.itemsize == 4 and found[1].min() >= sign and found[3].min() >= 0:
         return None
     found[0], found[2] = np.minimum.reduce(bits, axis=1), np.minimum.reduce(signed, axis=1)
     positive, negative = (found[0, 0], found[2, 0]) if len(cells) == 1 else (found[0].min(), found[2].min())
@@ -219,26 +217,29 @@ def _all(value: float, size: int) -> Singles:
     return np.full(size, value, np.float32)
 
 
-def _largest(values: Singles, good: Cells, bad: Cells, both: Both, found: Floats) -> Singles:
-    """Where each run's first largest is, and the two numbers there."""
-    found[0] = at = values.argmax(axis=1)
-    _told_there(good, bad, both, found)
-    largest: Singles = values[np.arange(len(values)), at]
+def _largest(values: Singles, good: Cells, bad: Cells, found: Floats) -> Singles:
+    """Where each run's first largest size is, and the bits of the two numbers there. Nothing is written, as np.abs would have to."""
+    runs, most, least = np.arange(len(values)), values.argmax(axis=1), values.argmin(axis=1)
+    above, below = np.abs(values[runs, most]), np.abs(values[runs, least])
+    found[0] = np.where((below > above) | ((below == above) & (least < most)), least, most)
+    _bits_there(good, bad, found)
+    largest: Singles = np.maximum(above, below)
     return largest
 
 
-def _told_there(good: Cells, bad: Cells, both: Both, found: Floats) -> None:
-    """The two numbers of each run at the index in the first line, as the other two lines."""
+def _bits_there(good: Cells, bad: Cells, found: Floats) -> None:
+    """The bits of the two numbers of each run at the index in the first line, as the other two lines."""
     flat = found[0].astype(np.intp) + np.arange(0, good.size, good.shape[1])
-    found[1], found[2] = _values(good, flat, both.good), _values(bad, flat, both.bad)
+    found[1], found[2] = (side.view(f"u{side.itemsize}").take(flat) for side in (good, bad))
 
 
-def _values(cells: Cells, flat: npt.NDArray[np.intp], kind: Kind) -> Floats:
-    """A few numbers, exactly."""
-    found = cells.take(flat)
-    if kind.dtype == "float16":
-        return found.view(np.float16).astype(np.float64)  # of many numpy is slow, of few the way around it
-    return widened(numbers(found, kind), kind, np.empty(len(flat)))
+def _values(bits: Floats, kind: Kind, *, size: bool = False) -> Floats:
+    """A few numbers, exactly, of their bits; of the `size` alone."""
+    cells = bits.astype(f"u{kind.number.itemsize}")
+    if kind.dtype == "bfloat16":
+        cells = np.left_shift(cells, 16, dtype=np.uint32)
+    found = cells.view(f"f{cells.itemsize}").astype(np.float64)  # of many halves numpy is slow, of few the way around it
+    return np.abs(found) if size else found
 
 
 def _told(of: Floats, both: Both, start: int) -> tuple[sums.Table, Mask]:
@@ -252,8 +253,9 @@ def _told(of: Floats, both: Both, start: int) -> tuple[sums.Table, Mask]:
     table[:, sums.NORM_GOOD], table[:, sums.NORM_BAD], table[:, sums.NORM_DIFFERENCE] = np.sqrt(of[SQUARES]), np.sqrt(squares_bad), np.sqrt(of[APART])
     cosine = (of[SQUARES] - of[ALONG]) / np.sqrt(of[SQUARES] * squares_bad)
     table[:, sums.COSINE] = np.where(np.isfinite(cosine), cosine, 0.0)
-    largest = np.abs(of[ABS_GOOD] - of[ABS_BAD])
-    relative = np.abs(of[REL_GOOD] - of[REL_BAD]) / np.maximum(np.abs(of[REL_GOOD]), both.good.tiny)
+    largest = np.abs(_values(of[ABS_GOOD], both.good) - _values(of[ABS_BAD], both.bad))
+    base = _values(of[REL_GOOD], both.good)
+    relative = np.abs(base - _values(of[REL_BAD], both.bad)) / np.maximum(np.abs(base), both.good.tiny)
     table[:, sums.MAX_ABS], table[:, sums.MAX_REL] = largest, relative
     begins = start + np.cumsum(of[LENGTH]) - of[LENGTH]
     table[:, sums.AT_ABS] = np.where(largest > 0, begins + of[ABS_AT], -1)

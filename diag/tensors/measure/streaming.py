@@ -5,12 +5,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from diag.tensors.measure import sums
-from diag.tensors.measure.cells import Cell, Room
+from diag.tensors.measure.cells import Cell, Read, Room
 from diag.tensors.measure.content import Pages, Source
 from diag.tensors.measure.rows import Ledger, Rows
 from diag.tensors.measure.widening import Cells, Kind, numbers
@@ -21,10 +22,10 @@ MAX_SEGMENTS = 1 << 17
 """More would not be blocks of anything, and take more than 30 MB."""
 _THREADS_AT_MOST = 2
 """They read as fast as memory gives; each needs up to 40 MB."""
-_BATCH = 8
+BATCH = 8
 _PENDING = 256
 
-Measure = Callable[[Sequence[Cells], Cell, Room], tuple[sums.Table, list[Rows]]]
+Measure = Callable[[Read, Cell, Room], tuple[sums.Table, list[Rows]]]
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,10 @@ class Plan:
     row: int
     parts: int
     cell: int = CELL
-    """At most so many in a cell, and so many worked with at once."""
     room: int = CELL
+    """At most so many in a cell, and so many worked with at once."""
+    batch: int = BATCH
+    """Cells a thread takes at once."""
 
     @property
     def segments(self) -> int:
@@ -107,7 +110,7 @@ def run(sources: Sequence[tuple[Source, Kind]], plan: Plan, rows: int, measure: 
     def work(cells: Sequence[Cell]) -> list[tuple[Cell, sums.Table, list[Rows]]]:
         desk = desks.pop() if desks else _Desk(min(plan.room, plan.total), len(sources))
         try:
-            return [(cell, *measure(_read(sources, cell, plan.parts, desk.pages), cell, desk.room)) for cell in cells]
+            return [(cell, *measure(partial(_read, sources, plan.parts, desk.pages), cell, desk.room)) for cell in cells]
         finally:
             desks.append(desk)
 
@@ -122,14 +125,14 @@ def _in_order(work: Callable[[Sequence[Cell]], list[tuple[Cell, sums.Table, list
     """Few cells at once here; many in threads, never more results waiting than threads need."""
     cells = plan.cells()
     threads = min(_THREADS_AT_MOST, _processors())
-    if plan.total <= 2 * _BATCH * plan.cell or threads == 1:
-        while batch := list(islice(cells, _BATCH)):
+    if plan.total <= 2 * plan.batch * plan.cell or threads == 1:
+        while batch := list(islice(cells, plan.batch)):
             yield work(batch)
         return
     waiting: deque[Future[list[tuple[Cell, sums.Table, list[Rows]]]]] = deque()
     with ThreadPoolExecutor(threads, "measure") as pool:
         try:
-            while batch := list(islice(cells, _BATCH)):
+            while batch := list(islice(cells, plan.batch)):
                 waiting.append(pool.submit(work, batch))
                 if len(waiting) > 2 * threads:
                     yield waiting.popleft().result()
@@ -140,11 +143,11 @@ def _in_order(work: Callable[[Sequence[Cell]], list[tuple[Cell, sums.Table, list
                 future.cancel()
 
 
-def _read(sources: Sequence[tuple[Source, Kind]], cell: Cell, parts: int, pages: Sequence[Pages]) -> list[Cells]:
-    """The cell's numbers of each side; a real one beside a complex one gets zeros as its imaginary part."""
+def _read(sources: Sequence[tuple[Source, Kind]], parts: int, pages: Sequence[Pages], start: int, stop: int) -> list[Cells]:
+    """The numbers of each side; a real one beside a complex one gets zeros as its imaginary part."""
     found = []
     for (source, kind), own in zip(sources, pages, strict=True):
-        cells = numbers(source.read(cell.start // parts, (cell.start + cell.size) // parts, own), kind)
+        cells = numbers(source.read(start // parts, stop // parts, own), kind)
         if kind.parts < parts:
             cells = np.stack([cells, np.zeros_like(cells)], axis=1).reshape(-1)
         found.append(cells)

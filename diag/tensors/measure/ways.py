@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from diag.tensors.measure import single, streaming, sums
-from diag.tensors.measure.cells import Both, Cell, Room, measured
+from diag.tensors.measure.cells import Both, Cell, Read, Room, measured
 from diag.tensors.measure.rows import Rows
 from diag.tensors.measure.widening import Cells
 
@@ -20,7 +20,7 @@ have equal figures whatever was measured before them."""
 CELL = 256 * 1024
 """A call of the compiled loops is worth more numbers than one of numpy."""
 
-Way = Callable[[Cells, Cells, Both, Cell, Room], tuple[sums.Table, list[Rows]]]
+Way = Callable[[Read, Both, Cell, Room], tuple[sums.Table, list[Rows]]]
 
 _KINDS = {"float32": 0, "float16": 1, "bfloat16": 2}
 COMPILED = frozenset(_KINDS)
@@ -28,14 +28,19 @@ COMPILED = frozenset(_KINDS)
 _NO_FLOATS, _NO_CODES, _NO_ROWS = np.empty(0, np.float32), np.empty(0, np.uint16), np.empty(0)
 
 
-def way(both: Both, total: int) -> tuple[int, int, Way]:
-    """Numbers a cell, numbers a thread needs room for, and the function for each cell, for a pair of `total` numbers a side."""
+def way(both: Both, total: int) -> tuple[int, int, int, Way]:
+    """Numbers a cell, numbers a thread needs room for, cells a thread takes at once, and the function for each cell, for a pair of `total` numbers a side."""
     if total < SINGLE_FROM or both.good.dtype not in _KINDS or both.bad.dtype not in _KINDS:
-        return streaming.CELL, streaming.CELL, measured
+        return streaming.CELL, streaming.CELL, streaming.BATCH, _measured
     fused = _fused() if total >= FUSED_FROM and available() else None
     if fused is None:
-        return max(single.CELL_BYTES // both.good.number.itemsize, single.BLOCK), single.BLOCK, single.measured_single
-    return CELL, CELL, fused
+        return single.BLOCKS * single.BLOCK, single.BLOCK, 1, single.measured_single
+    return CELL, CELL, streaming.BATCH, fused
+
+
+def _measured(read: Read, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:
+    good, bad = read(cell.start, cell.stop)
+    return measured(good, bad, both, cell, room)
 
 
 @cache
@@ -60,7 +65,8 @@ def _fused() -> Way | None:
     except ImportError:
         return None
 
-    def measured_fused(good: Cells, bad: Cells, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:
+    def measured_fused(read: Read, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:
+        good, bad = read(cell.start, cell.stop)
         table = sums.empty(cell.runs)
         touched = (cell.start + cell.size - 1) // cell.row - cell.start // cell.row + 1 if cell.row else 0
         row_good, row_apart = np.zeros((2, touched)) if touched else (_NO_ROWS, _NO_ROWS)
