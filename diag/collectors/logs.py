@@ -10,26 +10,22 @@ Loose: any file in which three of the first fifty lines are engine or access lin
 of which half are an engine's own. The time of a loose file says when it was copied and is not used.
 """
 
-import contextlib
 import datetime
 import os
 import re
-import stat
 import time
-import zoneinfo
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
-from diag import procfs
 from diag.bundle import Door
-from diag.errors import BadInput, CollectorError, Denied, Vanished
-from diag.instruments import beside, open_logs
+from diag.errors import CollectorError
+from diag.instruments import beside, log_places
+from diag.instruments.process_zone import zone_of_process
 from diag.live import Collecting, Patient
 from diag.model import Artefact, Row
 from diag.parsers import engine_journal, engine_log, engine_scan, log_access, log_index, log_versions
-from diag.parsers.log_clock import OFFSET, zone_of
+from diag.parsers.log_clock import zone_of
 from diag.parsers.log_index import INDEX, Log
 from diag.tables import Table
 
@@ -42,57 +38,11 @@ BUDGET_BYTES = 96 << 20
 HINT = "llmdiag snapshot {pid}"
 
 JOURNAL_LINES = 5000
-MAX_HELD = 12
-"""Log files that are read beside stdout and stderr, those written last first."""
 HEAD_BYTES = 64 << 10
-OUTPUTS = ((1, "stdout"), (2, "stderr"))
-SERVICE = re.compile(r"/(?P<unit>[^/\n]+\.service)(?=/|$)", re.M)
-CONTAINER = re.compile(r"[-/](?P<id>[0-9a-f]{64})(?:\.scope)?$", re.M)
 PROBED = frozenset({"/metrics", "/health", "/v1/models", "/ping", "/"})
-KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a terminal"))
-
-
-class Unit(NamedTuple):
-    """A systemd service; `own` = of a user's own manager."""
-
-    name: str
-    own: bool
-
-
-@dataclass
-class _Source:
-    """A log found before the window: where it can be opened, who writes to it, how it was."""
-
-    opens: Path
-    shown: str
-    size: int
-    mtime: float
-    inode: int
-    pids: list[int] = field(default_factory=list)
-    is_held: bool = False
-    """Found among the open files of a process: it may repeat what stdout has."""
-    of_library: bool = False
-    """Tells of one library only: to have read it is not to have read the log of the service."""
-
-
-@dataclass
-class _Found:
-    """What the search for logs brought."""
-
-    files: dict[tuple[int, int], _Source] = field(default_factory=dict)
-    journals: dict[Unit, list[int]] = field(default_factory=dict)
-    """Unit -> pids whose output goes there."""
-    blocked: list[tuple[int, str]] = field(default_factory=list)
-    """(pid, why its output cannot be read)"""
-    taken: list[bytes] = field(default_factory=list)
-    """What the logs read so far end with."""
-    is_known: bool = False
-    """The log of the service was read, not only that of a library."""
-
-
 def collect(patient: Patient, door: Door) -> Collecting:
     """Sizes and times before the window; contents, and how they have grown, after it."""
-    found = _given(patient) if patient.options.logs else _outputs(patient)
+    found = log_places.of(patient)
     tools = _start_journals(found)
     try:
         while True:
@@ -116,7 +66,7 @@ def collect(patient: Patient, door: Door) -> Collecting:
 
 def would_read(patient: Patient, door: Door) -> list[str]:
     """The files and journals that would be read; what cannot be is noted. Files held open are looked into, whether they are logs."""
-    found = _given(patient) if patient.options.logs else _outputs(patient)
+    found = log_places.of(patient)
     journals = [f"the journal of {unit.name}, its last {JOURNAL_LINES} lines" for unit in found.journals]
     found.is_known = bool(journals) or any(not source.of_library for source in found.files.values())
     lines = [*(source.shown for source in found.files.values()), *journals]
@@ -180,111 +130,7 @@ def _is_json(artefact: Artefact) -> bool:
     return "json" in kinds and kinds <= {"json", "raw"}
 
 
-def unit_of(cgroup: str) -> Unit | None:
-    """`/proc/PID/cgroup` -> the service it names; None = no service (a session, a container)."""
-    for line in cgroup.splitlines():
-        path = line.split(":", 2)[-1]
-        units = [match["unit"] for match in SERVICE.finditer(path)]
-        if units:
-            return Unit(units[-1], units[0].startswith("user@") and len(units) > 1)
-    return None
-
-
-def _given(patient: Patient) -> _Found:
-    """The logs a person named, with the processes that write to them."""
-    found = _Found()
-    for name in patient.options.logs:
-        path = Path(name)
-        try:
-            facts = path.stat()
-        except OSError as error:
-            found.blocked.append((patient.root_pid, f"cannot read {name}: {error.strerror}; check --log"))
-            continue
-        if not stat.S_ISREG(facts.st_mode):
-            found.blocked.append((patient.root_pid, f"{name} is not a file; check --log"))
-            continue
-        found.files[facts.st_dev, facts.st_ino] = _Source(path, name, facts.st_size, facts.st_mtime, facts.st_ino)
-    for pid in patient.pids:
-        for number, _ in OUTPUTS:
-            try:
-                facts = Path(f"/proc/{pid}/fd/{number}").stat()
-            except OSError:
-                continue
-            source = found.files.get((facts.st_dev, facts.st_ino))
-            if source is not None and pid not in source.pids:
-                source.pids.append(pid)
-    return found
-
-
-def _outputs(patient: Patient) -> _Found:
-    """Where stdout and stderr of the tree go."""
-    found = _Found()
-    for pid in patient.pids:
-        for number, name in OUTPUTS:
-            path = Path(f"/proc/{pid}/fd/{number}")
-            try:
-                facts = path.stat()
-            except FileNotFoundError:
-                continue
-            except PermissionError:
-                found.blocked.append((pid, f"{name} of pid {pid} may not be read; run llmdiag as its user or root, or give --log FILE"))
-                continue
-            except OSError:
-                continue
-            with contextlib.suppress(Vanished, Denied):
-                _sort_in(found, pid, name, path, facts)
-    _add_held(found, patient)
-    return found
-
-
-def _add_held(found: _Found, patient: Patient) -> None:
-    """Log files that the processes hold open, as a logging.FileHandler does."""
-    held: dict[tuple[int, int], _Source] = {}
-    for pid in patient.pids:
-        for log in open_logs.held(pid):
-            key = (log.facts.st_dev, log.facts.st_ino)
-            fresh = _Source(log.opens, log.shown, log.facts.st_size, log.facts.st_mtime, log.facts.st_ino, is_held=True, of_library=log.of_library)
-            source = found.files.get(key) or held.setdefault(key, fresh)
-            if pid not in source.pids:
-                source.pids.append(pid)
-    latest = sorted(held.items(), key=lambda item: (item[1].of_library, -item[1].mtime))
-    found.files |= dict(latest[:MAX_HELD])
-    if latest[MAX_HELD:]:
-        more = ", ".join(source.shown for _, source in latest[MAX_HELD:][:3])
-        found.blocked.append((patient.root_pid, f"{len(latest)} log files are open, and {len(latest) - MAX_HELD} were not read ({more}); give --log FILE"))
-
-
-def _sort_in(found: _Found, pid: int, name: str, path: Path, facts: os.stat_result) -> None:
-    if stat.S_ISREG(facts.st_mode):
-        key = (facts.st_dev, facts.st_ino)
-        if key not in found.files:
-            found.files[key] = _Source(path, procfs.link(str(path)), facts.st_size, facts.st_mtime, facts.st_ino)
-        if pid not in found.files[key].pids:
-            found.files[key].pids.append(pid)
-        return
-    if stat.S_ISCHR(facts.st_mode) and facts.st_rdev == os.makedev(1, 3):
-        return
-    kind = next((text for test, text in KINDS if test(facts.st_mode)), "no file")
-    cgroup = _cgroup(pid)
-    unit = unit_of(cgroup) if stat.S_ISSOCK(facts.st_mode) else None
-    if unit is not None:
-        pids = found.journals.setdefault(unit, [])
-        if pid not in pids:
-            pids.append(pid)
-    else:
-        container = CONTAINER.search(cgroup)
-        way = f"save it with `docker logs -t {container['id'][:12]} > FILE 2>&1` and give --log FILE" if container else "give --log FILE"
-        found.blocked.append((pid, f"{name} of pid {pid} is {kind}; {way}"))
-
-
-def _cgroup(pid: int) -> str:
-    try:
-        return procfs.read(f"/proc/{pid}/cgroup").decode("utf-8", "replace")
-    except CollectorError:
-        return ""
-
-
-def _start_journals(found: _Found) -> dict[Unit, beside.Tool]:
+def _start_journals(found: log_places.LogPlaces) -> dict[log_places.Unit, beside.Tool]:
     tools = {}
     for unit, pids in found.journals.items():
         argv = ("journalctl", "--user-unit" if unit.own else "--unit", unit.name, "-o", "short-iso-precise", "-n", str(JOURNAL_LINES), "--no-pager", "-q")
@@ -295,7 +141,7 @@ def _start_journals(found: _Found) -> dict[Unit, beside.Tool]:
     return tools
 
 
-def _take_file(source: _Source, patient: Patient, door: Door, logs: list[Log], found: _Found) -> None:
+def _take_file(source: log_places.LogFile, patient: Patient, door: Door, logs: list[Log], found: log_places.LogPlaces) -> None:
     limit = patient.options.log_bytes // len(found.files)
     try:
         with _open(source) as stream:
@@ -327,7 +173,7 @@ def _is_copy(data: bytes, others: Sequence[bytes]) -> bool:
     return bool(last) and any(all(line in other for line in last) for other in others)
 
 
-def _open(source: _Source) -> BinaryIO:
+def _open(source: log_places.LogFile) -> BinaryIO:
     """The file through its writer's descriptor; a writer that has died meanwhile leaves it at its path. Raises OSError."""
     try:
         return source.opens.open("rb")
@@ -353,7 +199,7 @@ def _is_probe(line: str) -> bool:
     return request is not None and request.row["method"] == "GET" and request.row["path"] in PROBED
 
 
-def _take_journal(service: Unit, tool: beside.Tool, found: _Found, door: Door, logs: list[Log]) -> None:
+def _take_journal(service: log_places.Unit, tool: beside.Tool, found: log_places.LogPlaces, door: Door, logs: list[Log]) -> None:
     unit, pids = service.name, found.journals[service]
     try:
         output = beside.gather(tool)
@@ -385,41 +231,7 @@ def _enrich(logs: Sequence[Log], patient: Patient) -> None:
             log.offset = datetime.datetime.now(zone_of(log.zone)).strftime("%z")
 
 
-def zone_of_process(pid: int) -> str | None:
-    """Zone a process prints times in: its TZ, else its /etc/localtime, else UTC. None = cannot be told."""
-    try:
-        name = procfs.environ(pid).get("TZ")
-    except (Denied, Vanished):
-        return None
-    place = Path(f"/proc/{pid}/root/etc/localtime")
-    if name is not None and name.lstrip(":") not in ("/etc/localtime",):
-        name = name.lstrip(":").rpartition("zoneinfo/")[2] or "UTC"
-    elif place.is_symlink():
-        name = str(place.readlink()).rpartition("zoneinfo/")[2]
-    else:
-        return _offset_of(place)
-    if OFFSET.match(name):
-        return None  # POSIX turns the sign around: TZ=UTC+1 is one hour behind
-    try:
-        zone_of(name)
-    except BadInput:
-        return None
-    return name
-
-
-def _offset_of(localtime: Path) -> str | None:
-    """A copied zone file has no name: its offset of today, as `+02:00`."""
-    try:
-        with localtime.open("rb") as stream:
-            zone = zoneinfo.ZoneInfo.from_file(stream)
-    except FileNotFoundError:
-        return "UTC"
-    except (OSError, ValueError):
-        return None
-    return datetime.datetime.now(zone).strftime("%z") or None
-
-
-def _note(found: _Found, any_read: bool, patient: Patient, door: Door) -> None:
+def _note(found: log_places.LogPlaces, any_read: bool, patient: Patient, door: Door) -> None:
     """What could not be read. Pipes of children matter only when nothing else of the service is readable."""
     blocked = found.blocked
     if found.is_known:

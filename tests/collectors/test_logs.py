@@ -15,6 +15,7 @@ import pytest
 
 from diag import procfs
 from diag.collectors import logs
+from diag.instruments import log_places, process_zone
 from diag.live import Options, Patient, Tick
 from diag.model import Artefact
 from diag.parsers.log_index import Log
@@ -209,7 +210,7 @@ def test_roles_pids_of_containers_and_zone_reach_the_rows(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("zone", "want"), [("UTC", "UTC"), ("", "UTC"), (":Asia/Tokyo", "Asia/Tokyo"), ("CET-1CEST,M3.5.0,M10.5.0", None), ("UTC+1", None)])
 def test_zone_of_a_process(zone: str, want: str | None) -> None:
     with process(stdout=subprocess.DEVNULL, env={**os.environ, "TZ": zone}) as pid:
-        assert logs.zone_of_process(pid) == want
+        assert process_zone.zone_of_process(pid) == want
 
 
 JOURNAL = "".join(
@@ -226,7 +227,7 @@ def unit_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
     tool.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/argv\n{script}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(logs, "_cgroup", lambda pid: "0::/system.slice/vllm.service\n")
+    monkeypatch.setattr(log_places, "_cgroup", lambda pid: "0::/system.slice/vllm.service\n")
     ours, theirs = socket.socketpair()
     with ours, theirs, process(stdout=theirs, stderr=theirs) as pid:
         yield pid
@@ -299,11 +300,11 @@ def test_an_interrupted_collection_leaves_no_child(tmp_path: Path, monkeypatch: 
     ("", None),
 ])
 def test_unit_of(text: str, want: tuple[str, bool] | None) -> None:
-    assert logs.unit_of(text) == want
+    assert log_places.unit_of(text) == want
 
 
 def test_container_id_gives_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_cgroup", lambda pid: f"0::/system.slice/docker-{'0123456789ab' + 'c' * 52}.scope\n")
+    monkeypatch.setattr(log_places, "_cgroup", lambda pid: f"0::/system.slice/docker-{'0123456789ab' + 'c' * 52}.scope\n")
     with process(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as pid:
         got = harness.run(logs, pid, tmp_path)
     assert "docker logs -t 0123456789ab > FILE 2>&1" in got.notes[0].reason

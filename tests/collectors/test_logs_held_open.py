@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from diag.collectors import logs
+from diag.instruments import log_places
 from diag.live import Options
 from diag.redact import Redactor
 from diag.snapshot import would_read
@@ -103,7 +104,7 @@ def test_what_stdout_has_too_is_told_once(tmp_path: Path) -> None:
 
 
 def test_many_logs_are_bounded_and_it_is_said(tmp_path: Path) -> None:
-    places = [tmp_path / f"{number}.log" for number in range(logs.MAX_HELD + 2)]
+    places = [tmp_path / f"{number}.log" for number in range(log_places.MAX_HELD + 2)]
     for number, place in enumerate(places):
         place.write_text(WARNING.replace("careful", f"w{number}"))
         os.utime(place, (1000 + number, 1000 + number))
