@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ def wait_for_stall(
         pid, backend = _backend(service, asked["ports"], token)
         _announce(service, settings, asked["watch_for_s"])
         while True:
+            left = asked["logs"] or _logs(service)
             says = _watched(pid, backend, settings, stop, told)
             if wish.is_set():
                 raise KeyboardInterrupt
@@ -100,7 +102,7 @@ def wait_for_stall(
                 return Stall(service, says)
             if stop.is_set():
                 return None
-            service, pid, backend = _successor(service, again, asked["ports"], token, settings, stop)
+            service, pid, backend = _successor(service, left, again, asked["ports"], token, settings, stop)
 
 
 def _announce(service: "Found", settings: "Settings", for_s: float | None) -> None:
@@ -126,11 +128,10 @@ def _watched(pid: int, backend: "Backend", settings: "Settings", stop: _Until, t
         for (checked,) in checker.watching():
             line = report.first_line(checked)
             told(terminal.printable(line), stop.share)
-            if checked.verdict.state in STALLED:
-                terminal.note(terminal.printable(line))
-                return line
             if checked.verdict.state != before:
                 terminal.note(f"{report.clock()} {terminal.printable(line)}")
+            if checked.verdict.state in STALLED:
+                return line
             before = checked.verdict.state
             if processes.evidence().gone:
                 return None
@@ -139,14 +140,27 @@ def _watched(pid: int, backend: "Backend", settings: "Settings", stop: _Until, t
     return None
 
 
+def _logs(service: "Found") -> list[str]:
+    """Files that tell how it ended, should it end: no snapshot can find them then."""
+    from diag import procfs
+    from diag.instruments.log_places import written
+
+    with contextlib.suppress(CollectorError, OSError):
+        return written([pid for root in service.pids for pid in procfs.tree(root)])
+    return []
+
+
 def _successor(
-    before: "Found", again: "Callable[[], Found] | None", ports: Sequence[int], token: str | None, settings: "Settings", stop: _Until
+    before: "Found", left: Sequence[str], again: "Callable[[], Found] | None", ports: Sequence[int], token: str | None, settings: "Settings", stop: _Until
 ) -> "tuple[Found, int, Backend]":
-    """The service after a restart, once it listens. Raises Vanished when it was named by pid, or does not come back in time."""
-    ended = Vanished(f"{before.named} has ended: there is nothing left to take a snapshot of", hint="llmdiag analyze its logs and the journal; --port, --name, --unit, --container go on after a restart")
+    """The service after a restart, once it listens; `left` are the logs of what ended. Raises Vanished when it was named by pid, or does not come back in time."""
+    from diag.report import health as report
+
+    look = f"llmdiag analyze {shlex.join(left)}" if left else "llmdiag analyze its logs and the journal"
+    ended = Vanished(f"{before.named} has ended: there is nothing left to take a snapshot of", hint=f"{look}; --port, --name, --unit, --container go on after a restart")
     if again is None:
         raise ended
-    terminal.note(terminal.printable(f"{before.named} has ended; waiting for its successor"))
+    terminal.note(terminal.printable(f"{report.clock()} {before.named} has ended, why: {look}; waiting for its successor"))
     while not stop.wait(settings.interval_s):
         with contextlib.suppress(LlmdiagError):
             found = again()

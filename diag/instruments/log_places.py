@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -62,6 +63,19 @@ class LogPlaces:
 def of(patient: Patient) -> LogPlaces:
     """Those a person named, or else those the processes show."""
     return _given(patient) if patient.options.logs else _outputs(patient)
+
+
+def written(pids: Iterable[int]) -> list[str]:
+    """Paths of the files that stdout and stderr of these processes go to, and of logs they hold open, the first in use first."""
+    paths: dict[str, None] = {}
+    for pid in pids:
+        for number, _ in OUTPUTS:
+            with contextlib.suppress(OSError, Vanished, Denied):
+                link = f"/proc/{pid}/fd/{number}"
+                if stat.S_ISREG(Path(link).stat().st_mode):
+                    paths[procfs.link(link)] = None
+        paths |= dict.fromkeys(log.shown for log in open_logs.held(pid) if not log.of_library)
+    return [path for path in paths if Path(path).is_file()]
 
 
 def unit_of(cgroup: str) -> Unit | None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -199,7 +200,7 @@ def test_armed_it_takes_one_snapshot_when_a_stall_is_proved(tmp_path: Path) -> N
     (bundle,) = tmp_path.glob("*.zip")
     assert f"worker {found.worker} is stopped by a signal" in manifest(bundle)["target"]["armed"]
     assert said.err.splitlines()[0].startswith("armed: listens on port")
-    assert any(line.startswith(f"STALLED {found.url}/metrics") for line in said.err.splitlines()), said.err
+    assert any(re.match(rf"\d\d:\d\d:\d\dZ STALLED {re.escape(found.url)}/metrics", line) for line in said.err.splitlines()), said.err
 
 
 def test_armed_it_ends_with_0_when_nothing_was_proved(tmp_path: Path) -> None:
@@ -302,6 +303,18 @@ def test_a_service_named_by_pid_that_ends_is_the_end_and_one_named_by_port_is_wa
     assert (one.returncode, "has ended: there is nothing left to take a snapshot of" in by_pid) == (2, True), by_pid
     assert (other.returncode, "waiting for its successor" in by_port) == (2, True), by_port
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_service_that_ended_left_its_logs(tmp_path: Path) -> None:
+    log = tmp_path / "engine server.log"
+    argv = ["bash", "-c", 'exec 2>"$0"; exec "$@"', str(log), sys.executable, "-m", "tests.health.engine_process", "sleeps"]
+    with started(argv) as found, tool_of("snapshot", str(found.pid), *FAST) as tool:
+        assert tool.stderr is not None
+        assert tool.stderr.readline().startswith("armed: ")
+        assert "BUSY-UNPROVEN" in tool.stderr.readline()
+        os.killpg(found.pid, signal.SIGKILL)
+        _, err = tool.communicate(timeout=WAIT_S)
+    assert (tool.returncode, f"llmdiag analyze '{log}'" in err) == (2, True), err
 
 
 def test_in_a_terminal_it_shows_what_it_found_while_it_runs(tmp_path: Path) -> None:
