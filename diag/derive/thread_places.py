@@ -1,6 +1,7 @@
 """Where in its work every thread is, in words of the engine: idle, scheduling, waiting for workers, for peers, for the device.
 
-A place must be the same in all samples to be called one; then who waits for whom, and which rank is not where the others
+A place must be the same in all samples to be called one. The stack of a process that is stopped shows where it was, not what
+it waits for: its place is `stopped`. Then who waits for whom, and which rank is not where the others
 are, follow from comparing processes.
 """
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEEDS = ("stack_frames",)
-WANTS = ("process_roles",)
+WANTS = ("process_roles", "processes")
 GIVES: tuple[Table, ...] = (
     table(
         "thread_places",
@@ -26,7 +27,7 @@ GIVES: tuple[Table, ...] = (
         "main BOOLEAN: the main thread, which runs the loop of an engine process (of a dump without names, whoever runs it)",
         "role VARCHAR: role of its process; NULL = not known",
         "rank VARCHAR: its place in the group as the process's title says, DP0 TP3; NULL = it does not",
-        "place VARCHAR: as diag/places names it, the same in all samples; mixed = several; NULL = none that is known",
+        "place VARCHAR: as diag/places names it, the same in all samples; mixed = several, stopped = its process is, at every look; NULL = none that is known",
         "says VARCHAR: the place in words",
         "rest BOOLEAN: it is where such a thread is when there is nothing to do",
         "waits_for VARCHAR: whom it waits for there: a role, device, peers, cache, threads; NULL = nobody",
@@ -53,13 +54,14 @@ GIVES: tuple[Table, ...] = (
 )
 
 PROCESS = ("bundle", "host", "capture", "pid")
+STOPPED, SAYS_STOPPED = "stopped", "is stopped by a signal or a tracer"
 USED = ("ts", "started_at", "thread", "active", "owns_gil", "func", "file", "line", "native", "source")
 CHAIN_FRAMES = 5
 RANK = re.compile(r"(?:^|[_\s:-])((?:DP|PP|TP|EP|PCP|DCP)_?\d+|rank[_ ]?\d+)(?=\D|$)", re.IGNORECASE)
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
-    """stack_frames (+ process_roles) -> thread_places, odd_ranks."""
+    """stack_frames (+ process_roles, processes) -> thread_places, odd_ranks."""
     import pandas as pd
 
     rows = frames["stack_frames"]
@@ -70,6 +72,8 @@ def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]"
     columns = _columns(rows)
     threads = _threads(columns, taken)
     found = [_thread(who, samples, columns, roles.get(who[:4], (None, None)), len(taken[who[:4]])) for who, samples in threads.items()]
+    stopped = _stopped(frames.get("processes"))
+    found = [row if who[:4] not in stopped else {**row, **_HELD} for who, row in zip(threads, found, strict=True)]
     odd = _odd([row for row in found if row["main"]])
     given = {"thread_places": pd.DataFrame(found)} if found else {}
     return {**given, "odd_ranks": pd.DataFrame(odd)} if odd else given
@@ -98,6 +102,22 @@ def _roles(rows: "pd.DataFrame | None") -> dict[_Who, tuple[str | None, str | No
         key = tuple(None if pd.isna(part) else part for part in who)
         found[key] = (None if role == "other" else role, rank_in(None if pd.isna(cmd) else cmd))
     return found
+
+
+_HELD = {"place": STOPPED, "says": SAYS_STOPPED, "rest": None, "waits_for": None, "phase": None}
+
+
+def _stopped(rows: "pd.DataFrame | None") -> set[_Who]:
+    """Processes that the kernel calls stopped (T) or traced (t) at every look."""
+    if rows is None or rows.empty:
+        return set()
+    import pandas as pd
+
+    states: dict[_Who, set[object]] = {}
+    for *who, state in zip(*(rows[name] for name in (*PROCESS, "state")), strict=True):
+        if not pd.isna(state):
+            states.setdefault(tuple(None if pd.isna(part) else part for part in who), set()).add(state)
+    return {who for who, seen in states.items() if seen <= {"T", "t"}}
 
 
 def _columns(rows: "pd.DataFrame") -> _Columns:
@@ -160,7 +180,7 @@ def _odd(mains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of odd_ranks: a crowd is more than half of at least two processes of one role."""
     found: list[dict[str, Any]] = []
     for members in _groups(mains):
-        counts = Counter(row["place"] for row in members if row["place"] is not None)
+        counts = Counter(row["place"] for row in members if row["place"] not in (None, STOPPED))
         if len(members) < 2 or not counts:
             continue
         crowd, size = counts.most_common(1)[0]
