@@ -141,3 +141,23 @@ def test_a_real_engine_is_where_it_is(sample: str, core: str, worker: str) -> No
     sql = "SELECT role, place FROM thread_places WHERE main AND role IN ('engine_core', 'worker')"
     rows, _ = evidence.open_paths([SAMPLES / "vllm-0.32-cpu" / sample]).rows(sql, "test", 9)
     assert {row["role"]: row["place"] for row in rows} == {"engine_core": core, "worker": worker}
+
+
+@pytest.mark.parametrize(("states", "place"), [("TT", "stopped"), ("tt", "stopped"), ("ST", "waits-for-workers"), ("SS", "waits-for-workers")])
+def test_the_stack_of_a_stopped_process_is_no_wait(states: str, place: str) -> None:
+    """One that runs at one look at least waits there by itself."""
+    waits = f"{CORE} > step@core.py > execute_model@abstract.py > get_response@multiproc_executor.py > dequeue@shm_broadcast.py > poll@zmq/poll.py"
+    frames = [row for number in range(2) for row in stack(waits, number, tid=10, thread="MainThread")]
+    looks = [{"pid": frames[0]["pid"], "state": state, "read": read} for read, state in enumerate(states)]
+    (found,) = derived(thread_places, stack_frames=frames, processes=looks)["thread_places"]
+    assert (found["place"], found["waits_for"]) == (place, None if place == "stopped" else "worker"), found
+
+
+def test_stopped_ranks_are_no_crowd_that_the_others_left() -> None:
+    reduce = f"{WORKER} > execute_model@gpu_worker.py > all_reduce@torch/distributed/distributed_c10d.py"
+    frames = [row for pid in (1, 2, 3) for number in range(2) for row in stack(reduce, number, pid=pid, tid=pid, thread="MainThread")]
+    roles = [process(pid, "worker", f"VLLM::Worker_TP{pid}") for pid in (1, 2, 3)]
+    looks = [{"pid": pid, "state": "S" if pid == 1 else "T", "read": 0} for pid in (1, 2, 3)]
+    found = derived(thread_places, stack_frames=frames, process_roles=roles, processes=looks)
+    assert {row["pid"]: row["place"] for row in found["thread_places"]} == {1: "collective", 2: "stopped", 3: "stopped"}
+    assert found.get("odd_ranks", []) == []
