@@ -10,17 +10,24 @@ from diag import __version__, engine, evidence
 from diag.collectors import Collector
 from diag.evidence import Evidence, Extras
 from diag.model import Diagnosis
+from diag.redact import Redactor
 from diag.report import assumed, sections
+from diag.report.masked import masked
 from diag.rules import Rule
 from diag.sources import Dates, Source, sources_of
 
 
 def analyse(paths: Sequence[Path], rules: Sequence[Rule], extras: Extras | None = None, dates: Dates | None = None) -> list[Diagnosis]:
-    """One Diagnosis per capture, in order of time. Bundles of different hosts are one incident and judged together."""
+    """One Diagnosis per capture, in order of time. Bundles of different hosts are one incident and judged together.
+
+    Bundles were redacted when they were taken; what is told of loose files is redacted here.
+    """
     extras = extras or Extras()
     collectors = evidence.collectors_of(extras)
     found = sources_of(list(paths), collectors, dates)
-    return [_one(group, rules, collectors, extras, paths) for group in captures(found)]
+    redactor = Redactor()
+    told = [(group, _one(group, rules, collectors, extras, paths)) for group in captures(found)]
+    return [masked(diagnosis, redactor) if any(source.manifest is None for source in group) else diagnosis for group, diagnosis in told]
 
 
 def captures(sources: Sequence[Source]) -> list[list[Source]]:

@@ -28,6 +28,7 @@ from diag.errors import BadInput, LlmdiagError
 
 ERROR = 2
 INTERRUPTED = 130
+NO_MEMORY = "error: there is not as much memory as this process needs\n  give it less evidence at a time, or raise the limit (ulimit -v, the container's)"
 COMMANDS = (snapshot, analyze, report, query, schema, rules_group, demo, scan_cache, restore_cache, compare_dumps, repro_prefix, health, recovery, doctor, completion, help_)
 
 
@@ -62,7 +63,11 @@ def main() -> None:
     """Entry point: every expected error becomes two lines on stderr and exit code 2; Ctrl-C is 130."""
     if EXEC_PROBE in sys.argv[1:]:
         sys.exit(_probed())
-    sys.exit(_printed())
+    try:
+        code = _printed()
+    except MemoryError:  # where there was none left to say so the first time
+        code = ERROR
+    sys.exit(code)
 
 
 def _probed() -> int:
@@ -108,12 +113,20 @@ def _run() -> int:
     except terminal.OutputLost:
         raise
     except MemoryError:
-        terminal.note("error: the evidence needs more memory than this process may have\n  give less of it at a time, or raise the limit")
+        terminal.note(NO_MEMORY)
         return ERROR
     except Exception:  # Python would end with 1, which is "stalled", "matched", "differ": a mistake of ours must accuse nobody
-        terminal.note(f"{terminal.printable(traceback.format_exc())}error: this is a mistake in llmdiag\n  report it with what is above; nothing was judged")
+        terminal.note(_mistake())
         return ERROR
     return code if isinstance(code, int) else 0
+
+
+def _mistake() -> str:
+    """What is being handled, in full; where memory is short, what failed is seldom a mistake, and cannot be told."""
+    try:
+        return f"{terminal.printable(traceback.format_exc())}error: this is a mistake in llmdiag\n  report it with what is above; nothing was judged"
+    except MemoryError:
+        return NO_MEMORY
 
 
 def _usage(error: click.ClickException) -> int:

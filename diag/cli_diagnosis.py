@@ -127,17 +127,21 @@ def markdown_of(diagnoses: "list[Diagnosis]", limit: str, *, handoff: bool) -> s
     from diag.report import markdown
 
     most = markdown.LIMITS[limit]
-    return block.render(analysis.best(diagnoses), most) if handoff else markdown.render_all(diagnoses, most)
+    text = block.render(analysis.best(diagnoses), most) if handoff else markdown.render_all(diagnoses, most)
+    return markdown.for_slack(text) if limit == "slack" else text
 
 
 def page(diagnoses: "list[Diagnosis]", paths: Sequence[Path], date: str | None, tz: str | None, events_map: str | None) -> str:
     """All captures as one HTML file, the one that says most first, with the raw lines of their rows."""
     from diag import analysis, evidence, rawlines
+    from diag.redact import Redactor
     from diag.report import html
     from diag.sources import sources_of
 
     sources = sources_of(paths, evidence.collectors_of(evidence.Extras()), dates_of(date, tz, events_map))
+    loose, redactor = {source.name for source in sources if source.manifest is None}, Redactor()
     quoted = rawlines.read(sources, rawlines.places_of(diagnoses))
+    quoted = {place: redactor.text(line) if place.bundle is None or place.bundle in loose else line for place, line in quoted.items()}
     return html.render(diagnoses, quoted, analysis.best(diagnoses))
 
 

@@ -92,7 +92,19 @@ def compare_dumps(
         if lost.args[0] != errno.EPIPE:
             raise
         terminal.silence(sys.stdout)  # `| head` has seen enough: the verdict stands
-    sys.exit(1 if found.verdict == "differ" else 0)
+    sys.exit(_code(found))
+
+
+def _code(found: "Comparison") -> int:
+    """What was not read may differ: equal as far as was looked is no proof for a script that sees only this."""
+    if found.verdict == "differ":
+        return 1
+    if not found.unread:
+        return 0
+    side, first = found.unread[0]
+    count = "1 file" if len(found.unread) == 1 else f"{len(found.unread)} files"
+    terminal.note(terminal.printable(f"error: {count} could not be read, first {first.source} ({side}): {first.reason}\n  dump or copy again, or leave {'it' if len(found.unread) == 1 else 'them'} out, then compare again"))
+    return 2
 
 
 def _check_lookups(paths: Sequence[Path]) -> None:

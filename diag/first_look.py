@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Rows = Callable[[str], Sequence[Mapping[str, object]]]
 STATES = {"T": "is stopped (state T)", "t": "is stopped by a tracer (state t)", "Z": "has ended and was not reaped (zombie)", "D": "sleeps in the kernel (state D)"}
+FROZEN = "is frozen by its control group (a paused container)"
 MOST = 5
 
 
@@ -19,9 +20,9 @@ def _processes(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
     roles = Counter(str(row.get("role")) for row in rows)
     named = ", ".join(f"{count} {role}" if count > 1 else role for role, count in roles.most_common())
     yield f"{len(rows)} process{'es' if len(rows) > 1 else ''}: {named}"
-    odd = [row for row in rows if row.get("state") in STATES]
+    odd = [row for row in rows if row.get("state") in STATES or row.get("frozen_by") is not None]
     for row in odd[:MOST]:
-        yield f"pid {row.get('pid')} ({row.get('role')}) {STATES[str(row.get('state'))]}"
+        yield f"pid {row.get('pid')} ({row.get('role')}) {FROZEN if row.get('frozen_by') is not None else STATES[str(row.get('state'))]}"
     if len(odd) > MOST:
         yield f"and {len(odd) - MOST} more processes are stopped, dead or in the kernel"
 

@@ -129,7 +129,7 @@ def entered(sample: str) -> None:
 
 
 RECORDERS: dict[str, Callable[[str], None]] = {
-    **{f"{rule}/{state}": entered for rule, known in states.STATES.items() if rule not in states.NEED_TORCH | states.NEED_LIMITS for state in known},
+    **{f"{rule}/{state}": entered for rule, known in states.STATES.items() if rule not in states.NEED_TORCH | {"oom-killed"} for state in known},
     "ghost-key-retry-loop/incident": ghost_incident,
     "ghost-key-retry-loop/redis-withheld": lambda sample: ghost_incident(sample, "--skip", "redis"),
     "ghost-key-retry-loop/busy-healthy": ghost_busy,

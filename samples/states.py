@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from diag import labs, procfs
+from diag.instruments import freezer
 
 HERE = Path(__file__).parent
 WAIT_S = 30.0
@@ -30,8 +32,12 @@ def entered(name: str) -> Iterator[labs.Lab]:
     with tempfile.TemporaryDirectory() as folder, labs.start_lab(HERE / LAB_OF.get(rule, rule) / "lab.py", *arguments, log=Path(folder) / "lab.log") as lab:
         lab.get("/health")
         waiting = enter(lab)
-        yield lab
-        del waiting
+        try:
+            yield lab
+        finally:
+            if isinstance(waiting, contextlib.ExitStack):
+                waiting.close()
+            del waiting
 
 
 def _released(lab: labs.Lab) -> object:
@@ -109,7 +115,7 @@ def _traced(lab: labs.Lab) -> object:
 
 def _out_of_memory(lab: labs.Lab) -> object:
     """One worker gets a small memory limit of its own, and then asks for more. The group may go as soon as the worker is dead."""
-    worker, group = _called(lab, "Worker_TP1"), _memory_group() / f"llmdiag-lab-{lab.pid}"
+    worker, group = _called(lab, "Worker_TP1"), _group_of("memory") / f"llmdiag-lab-{lab.pid}"
     group.mkdir()
     try:
         (group / ("memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes")).write_text(str(LIMIT_BYTES))
@@ -120,23 +126,56 @@ def _out_of_memory(lab: labs.Lab) -> object:
         group.rmdir()
 
 
-def _memory_group() -> Path:
-    """The control group of this process that limits memory, of either version."""
+def _stopped_while_it_waits(lab: labs.Lab) -> object:
+    """The core is stopped where it waits for its workers, and the answer comes after that."""
+    core = _called(lab, "EngineCore")
+    stuck = lab.get_later("/generate?compute=1")
+    labs.wait_until(lambda: labs.is_hot(_called(lab, "Worker_TP1")), WAIT_S)
+    os.kill(core, signal.SIGSTOP)
+    labs.wait_until(lambda: procfs.stat(core).state == "T", WAIT_S)
+    return stuck
+
+
+def _paused(lab: labs.Lab) -> object:
+    """All processes in a control group with the name of a container's, frozen."""
+    group = _group_of("freezer") / f"docker-{hashlib.sha256(str(lab.pid).encode()).hexdigest()}.scope"
+    stuck, end = lab.get_later("/generate?compute=1"), contextlib.ExitStack()
+    labs.wait_until(lambda: labs.is_hot(_called(lab, "Worker_TP1")), WAIT_S)
+    before = _group_of("freezer") / "cgroup.procs"
+    group.mkdir()
+    is_v1 = (group / "freezer.state").exists()
+    switch = group / ("freezer.state" if is_v1 else "cgroup.freeze")
+    end.callback(group.rmdir)
+    end.callback(lambda: [before.write_text(str(pid)) for pid in procfs.tree(lab.pid)])
+    end.callback(switch.write_text, "THAWED" if is_v1 else "0")
+    end.callback(lambda: stuck)
+    for pid in procfs.tree(lab.pid):
+        (group / "cgroup.procs").write_text(str(pid))
+    switch.write_text("FROZEN" if is_v1 else "1")
+    labs.wait_until(lambda: freezer.frozen_by(lab.pid) is not None, WAIT_S)
+    return end
+
+
+def _group_of(controller: str) -> Path:
+    """The control group of this process for one controller, of either version."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     own = {names: path.lstrip("/") for _, names, path in lines}
-    return Path("/sys/fs/cgroup/memory", own["memory"]) if "memory" in own else Path("/sys/fs/cgroup", own.get("", ""))
+    return Path("/sys/fs/cgroup", controller, own[controller]) if controller in own else Path("/sys/fs/cgroup", own.get("", ""))
 
 
-def can_limit_memory() -> bool:
-    """Whether this machine lets a test make a control group and reads the kernel's log."""
-    group = _memory_group() / f"llmdiag-probe-{os.getpid()}"
+def can_enter(name: str) -> bool:
+    """Whether this machine lets a test make the control group that `RULE/STATE` needs, and reads the kernel's log where it counts."""
+    if name not in NEED_GROUPS:
+        return True
+    controller, files = NEED_GROUPS[name]
+    group = _group_of(controller) / f"llmdiag-probe-{os.getpid()}"
     try:
         group.mkdir()
     except OSError:
         return False
-    limited = (group / "memory.max").exists() or (group / "memory.limit_in_bytes").exists()
+    there = any((group / file).exists() for file in files)
     group.rmdir()
-    return limited and subprocess.run(["dmesg"], capture_output=True, check=False).returncode == 0
+    return there and (controller != "memory" or subprocess.run(["dmesg"], capture_output=True, check=False).returncode == 0)
 
 
 def _called(lab: labs.Lab, name: str) -> int:
@@ -154,7 +193,7 @@ def _each(pid: int, name: str) -> list[str]:
 
 
 LAB_OF = dict.fromkeys(
-    ("worker-dead-or-stopped", "scheduler-stall", "observer-is-the-incident", "collective-desync", "oom-killed", "kv-connector-hang", "grammar-compile-stall"),
+    ("worker-dead-or-stopped", "process-stopped", "scheduler-stall", "observer-is-the-incident", "collective-desync", "oom-killed", "kv-connector-hang", "grammar-compile-stall"),
     "lost-worker-reply",
 )
 """Rules whose states are those of another rule's lab."""
@@ -172,6 +211,7 @@ STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]
         "incident-killed": ((), _after_signal(signal.SIGKILL, "Z")),
         "incident-in-the-kernel": ((), _asked_of_engine("stuck=1", lambda lab: procfs.stat(_called(lab, "Worker_TP1")).state == "D")),
     },
+    "process-stopped": {"incident-core": ((), _stopped_while_it_waits), "incident-paused": ((), _paused)},
     "collective-desync": {"incident": (("--collective",), _asked_of_engine("absent=1", lambda lab: "stays away" in lab.log.read_text()))},
     "oom-killed": {"incident": ((), _out_of_memory)},
     "scheduler-stall": {"incident": ((), _asked_of_engine("unsplittable=9000", lambda lab: labs.is_hot(_called(lab, "EngineCore"))))},
@@ -183,8 +223,11 @@ STATES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[labs.Lab], object]]
     "observer-is-the-incident": {"incident": ((), _observed), "runs-traced": ((), _traced)},
     "redis-dependency-stall": {"incident": ((), _asking_redis), "waits-and-serves": (("--in-thread",), _asking_redis)},
 }
-"""Rule -> state -> (options of its lab, how to bring it about); what that returns is kept until the end."""
+"""Rule -> state -> (options of its lab, how to bring it about); what that returns is kept until the end, a stack of things to do is done then."""
 NEED_TORCH = frozenset({"collective-desync"})
 """Rules whose labs need torch: entered by the tests where it is installed, and not recorded."""
-NEED_LIMITS = frozenset({"oom-killed"})
-"""Rules whose labs need control groups and the kernel's log: entered where `can_limit_memory`, and not recorded."""
+NEED_GROUPS = {
+    "oom-killed/incident": ("memory", ("memory.max", "memory.limit_in_bytes")),
+    "process-stopped/incident-paused": ("freezer", ("cgroup.freeze", "freezer.state")),
+}
+"""States that need a control group of their own -> controller, a file that it has where it is of use: entered where `can_enter`."""

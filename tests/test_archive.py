@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +56,17 @@ def test_it_unpacks_once_into_a_private_folder_and_becomes_llmdiag(toy: Path, tm
     assert (second.returncode, second.stderr) == (0, "")
     assert place.stat().st_ino == inode
     assert list(place.parent.iterdir()) == [place], "a part of it was left behind"
+
+
+def test_what_a_killed_start_left_half_unpacked_goes_once_it_is_old(toy: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for name, age_s in ((".llmdiag-old", 7200), (".llmdiag-new", 60), ("mine", 7200)):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "part").write_text("x")
+        os.utime(cache / name, (time.time() - age_s,) * 2)
+    cache.chmod(0o700)
+    assert run(toy, LLMDIAG_CACHE=str(cache)).returncode == 0
+    assert sorted(path.name for path in cache.iterdir() if not path.name.startswith("llmdiag-toy")) == [".llmdiag-new", "mine"]
 
 
 def test_the_home_of_a_user_is_where_it_goes_without_more_words(toy: Path, tmp_path: Path) -> None:

@@ -131,3 +131,28 @@ def test_the_environment_names_the_engine_first_and_hosts_apart() -> None:
     assert many[-1] == ("", "8 further command lines are in the table processes.")
     two = environment_of(versions=[{"host": "a", "component": "vllm", "version": version} for version in ("0.32.0", "0.33.0")])
     assert two == [("versions", "vllm 0.32.0 and 0.33.0")]
+
+
+def test_slack_gets_no_longer_fences_and_calls_nobody() -> None:
+    """It ends code at the first back-tick, and `<!channel>` wakes a hundred people up."""
+    hostile = markdown.code("boom ``` <!channel> <@U123> `x` &")
+    shown = markdown.for_slack(f"- ERROR: {hostile}\n\n```sh\nllmdiag snapshot 1\n```\n")
+    assert shown == "- ERROR: `boom ''' < !channel> < @U123> 'x' &`\n\n```sh\nllmdiag snapshot 1\n```\n"
+
+
+SECRETS = ("hunter2secret", "sk-abcdEFGH1234567890abcdEFGH", "tok3nSecretValue123456")
+LEAKS = """(EngineCore pid=7) ERROR 11-30 21:00:05 [core.py:2] EngineCore encountered a fatal error.
+(EngineCore pid=7) ERROR 11-30 21:00:05 [core.py:2] RuntimeError: CUDA error: an illegal memory access was encountered, postgres://bob:hunter2secret@db/x
+(EngineCore pid=7) ERROR 11-30 21:00:06 [core.py:2] api_key=sk-abcdEFGH1234567890abcdEFGH failed, Authorization: Bearer tok3nSecretValue123456
+"""
+
+
+@pytest.mark.parametrize("form", [("-f", "md"), ("--limit", "slack"), ("-f", "html"), ("-f", "json"), ("-f", "text"), ("--handoff",)], ids=" ".join)
+def test_no_report_tells_the_secrets_of_loose_files(form: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_text(LEAKS * 4)
+    out = tmp_path / "report.out"
+    said = llmdiag("report", str(tmp_path / "engine.log"), "--date", "2026-11-30", *form, "-o", str(out))
+    assert said.code == 1, said
+    shown = out.read_text()
+    assert "illegal memory access" in shown, "nothing was told at all"
+    assert [secret for secret in SECRETS if secret in shown + said.err] == []

@@ -74,9 +74,9 @@ def screen(found: Diagnosis, width: int = 100) -> list[str]:
 
 
 def cells(line: str) -> int:
-    """Width in a terminal, counted apart from the code under test."""
+    """Width in a terminal, counted apart from the code under test; terminals disagree about spacing marks (Mc), which are taken for none."""
     wide = sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line)
-    return wide - sum(unicodedata.category(char) in ("Mn", "Me") for char in line)
+    return wide - sum(unicodedata.category(char) in ("Mn", "Me", "Mc") for char in line)
 
 
 def typed(lines: list[str], command: str) -> bool:

@@ -16,6 +16,7 @@ import stat
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +24,8 @@ from typing import IO, Any
 PAYLOAD = "payload.tar"
 BUILD = "build.json"
 VARIABLE = "LLMDIAG_CACHE"
+PARTIAL, LEFT_S = ".llmdiag-", 3600.0
+"""Folder that is being unpacked, and the age at which nobody does so any more."""
 OLDEST = (3, 11)
 """Python that llmdiag itself needs."""
 NOT_OURS = ("PYTHONPATH", "PYTHONHOME")
@@ -146,7 +149,8 @@ def _unpack(opened: zipfile.ZipFile, build: "dict[str, Any]", place: Path, pytho
     """Beside the place, then moved there whole: whoever starts at the same time never sees half of it."""
     if _sha256(opened.open(PAYLOAD)) != build["sha256"]:
         raise Unusable("the archive is damaged: copy it again")
-    partial = Path(tempfile.mkdtemp(prefix=".llmdiag-", dir=str(place.parent)))  # its mode is 0700
+    _remove_left(place.parent)
+    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=str(place.parent)))  # its mode is 0700
     sys.stderr.write(f"unpacking to {place}, once\n")
     try:
         with opened.open(PAYLOAD) as stream, tarfile.open(fileobj=stream, mode="r|*") as members:
@@ -158,6 +162,16 @@ def _unpack(opened: zipfile.ZipFile, build: "dict[str, Any]", place: Path, pytho
         _put(partial, place, build)
     finally:
         shutil.rmtree(str(partial), ignore_errors=True)
+
+
+def _remove_left(parent: Path) -> None:
+    """What a start that was killed left half unpacked; one that still unpacks is younger."""
+    for old in parent.glob(PARTIAL + "*"):
+        try:
+            if time.time() - old.stat().st_mtime > LEFT_S:
+                shutil.rmtree(str(old), ignore_errors=True)
+        except OSError:
+            continue
 
 
 def _put(partial: Path, place: Path, build: "dict[str, Any]") -> None:

@@ -20,6 +20,7 @@ import msgspec
 from diag import procfs
 from diag.bundle import Door
 from diag.errors import Denied, Garbled, Vanished
+from diag.instruments.freezer import frozen_by
 from diag.live import Collecting, Patient, until_window_end
 from diag.model import Artefact, Row
 from diag.parsers import ps_text
@@ -66,6 +67,7 @@ class _Process(msgspec.Struct, frozen=True, omit_defaults=True):
     tracer_pid: Count | None = None
     python: bool | None = None
     gone: bool = False
+    frozen_by: str | None = None
 
 
 def collect(patient: Patient, door: Door) -> Collecting:
@@ -157,6 +159,7 @@ def _process(pid: int, door: Door) -> _Process:
         pid, stat.ppid, stat.comm, stat.state, procfs.started_s(stat.start_ticks), stat.threads,
         int(resident[0]) * 1024 if resident else stat.rss_pages * procfs.PAGE_BYTES, words, path,
         _number(status.get("Uid")), _last(status.get("NSpid")), _number(status.get("TracerPid")), python,
+        frozen_by=frozen_by(pid),
     )
 
 
@@ -207,7 +210,7 @@ def _row(source: str, header: _Header, item: _Process, command: str | None) -> d
         "role": role(known, item.comm), "cmd": command, "comm": item.comm, "state": "X" if item.gone else item.state,
         "rss_bytes": item.rss_bytes, "threads": item.threads,
         "age_s": None if item.started is None else round(max(0.0, header.ts - item.started), 2),
-        "ns_pid": item.ns_pid, "tracer_pid": item.tracer_pid, "is_target": item.pid in (header.target, *header.others),
+        "ns_pid": item.ns_pid, "tracer_pid": item.tracer_pid, "frozen_by": item.frozen_by, "is_target": item.pid in (header.target, *header.others),
         "is_python": item.python, "exe": item.exe, "uid": item.uid, "read": header.read, "ts": procfs.utc(header.ts),
         "source": source,
     }

@@ -54,7 +54,7 @@ GIVES: tuple[Table, ...] = (
 )
 
 PROCESS = ("bundle", "host", "capture", "pid")
-STOPPED, SAYS_STOPPED = "stopped", "is stopped by a signal or a tracer"
+STOPPED, SAYS_STOPPED = "stopped", "is stopped: by a signal, a tracer or a freezer"
 USED = ("ts", "started_at", "thread", "active", "owns_gil", "func", "file", "line", "native", "source")
 CHAIN_FRAMES = 5
 RANK = re.compile(r"(?:^|[_\s:-])((?:DP|PP|TP|EP|PCP|DCP)_?\d+|rank[_ ]?\d+)(?=\D|$)", re.IGNORECASE)
@@ -108,16 +108,16 @@ _HELD = {"place": STOPPED, "says": SAYS_STOPPED, "rest": None, "waits_for": None
 
 
 def _stopped(rows: "pd.DataFrame | None") -> set[_Who]:
-    """Processes that the kernel calls stopped (T) or traced (t) at every look."""
+    """Processes that the kernel calls stopped (T) or traced (t), or that a freezer holds, at every look."""
     if rows is None or rows.empty:
         return set()
     import pandas as pd
 
-    states: dict[_Who, set[object]] = {}
-    for *who, state in zip(*(rows[name] for name in (*PROCESS, "state")), strict=True):
+    held: dict[_Who, list[bool]] = {}
+    for *who, state, frozen_by in zip(*(rows[name] for name in (*PROCESS, "state", "frozen_by")), strict=True):
         if not pd.isna(state):
-            states.setdefault(tuple(None if pd.isna(part) else part for part in who), set()).add(state)
-    return {who for who, seen in states.items() if seen <= {"T", "t"}}
+            held.setdefault(tuple(None if pd.isna(part) else part for part in who), []).append(state in ("T", "t") or not pd.isna(frozen_by))
+    return {who for who, looks in held.items() if all(looks)}
 
 
 def _columns(rows: "pd.DataFrame") -> _Columns:

@@ -4,6 +4,7 @@
     35 24 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw    36 24 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ class Group(NamedTuple):
     is_v1: bool
 
 
-def places(cgroup: str, mountinfo: str) -> dict[str, Group]:
+def places(cgroup: str, mountinfo: str, controllers: Iterable[str] = tuple(CONTROLLERS)) -> dict[str, Group]:
     """Controller -> group. On a machine with both versions a controller that v1 has is v1."""
     lines = (line.split(":", 2) for line in cgroup.splitlines() if line.count(":") >= 2)
     paths = {name: path for _, names, path in lines for name in names.split(",")}
@@ -37,7 +38,7 @@ def places(cgroup: str, mountinfo: str) -> dict[str, Group]:
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
         is_v1 = kind[0] == "cgroup"
-        for controller in CONTROLLERS:
+        for controller in controllers:
             path = paths.get(controller if is_v1 else "")
             if path is None or (is_v1 and controller not in kind[2].split(",")) or (not is_v1 and controller in found):
                 continue

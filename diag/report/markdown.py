@@ -21,6 +21,9 @@ LIMITS = {"github": 60_000, "gitlab": 900_000, "jira": 30_000, "slack": 3_600}
 """What a report may have where an issue holds 65,536 characters, a comment 1,000,000 or 32,767, and a message, at its best, 4,000: the rest is
 for what a person adds."""
 MAX_CHARS = LIMITS["github"]
+LONG_CODE = re.compile(r"(?<!`)(`{2,})(?!`)([^\n]+?)(?<!`)\1(?!`)")
+CALLS = re.compile(r"<([!@#])")
+"""Of Slack: `<!channel>`, `<@U123>`, `<#C123>`."""
 MIN_SHARE = 1_000
 """Of one of many captures."""
 MAX_TEXT_CHARS = 600
@@ -126,6 +129,13 @@ def code(value: object, limit: int = MAX_TEXT_CHARS) -> str:
     fence_ = "`" * (_longest_ticks(text) + 1)
     pad = " " if text.strip() and (text[0] in "` " or text[-1] in "` ") else ""
     return f"{fence_}{pad}{text}{pad}{fence_}"
+
+
+def for_slack(text: str) -> str:
+    """The same for Slack, which knows no longer fences and no escapes: back-ticks inside code become quotes, and what would
+    call a person or a channel gets a space."""
+    plain = LONG_CODE.sub(lambda found: "`" + found[2].strip().replace("`", "'") + "`", text)
+    return CALLS.sub(r"< \1", plain)
 
 
 def prose(value: str) -> str:

@@ -340,7 +340,7 @@ def sharing(diagnosis: Diagnosis) -> str:
     if not diagnosis.subject.get("redaction", True):
         return "NOT redacted: it may hold secrets and prompts. Review before sharing."
     if diagnosis.subject.get("redacted") is None:
-        return "The evidence was handed in as loose files, not as a redacted bundle. Review before sharing."
+        return "The evidence was handed in as loose files: what looks like a secret is masked here, and stands in them. Review before sharing."
     kept = "host names, addresses, model names, code paths"
     return f"{redaction(diagnosis)}, by pattern and structure. Not redacted: {kept}. Review before sharing."
 

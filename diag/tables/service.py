@@ -26,6 +26,7 @@ TABLES: tuple[Table, ...] = (
         "age_s DOUBLE: seconds since start at the time of the read",
         "ns_pid BIGINT: pid inside its own PID namespace",
         "tracer_pid BIGINT: pid of a debugger or tracer; 0 = none",
+        "frozen_by VARCHAR: file of the control group whose freezer holds it; NULL = none does, or none that can be seen",
         "is_target BOOLEAN: the pid that was asked for",
         "is_python BOOLEAN: a CPython process",
         "exe VARCHAR: path of the executable",

@@ -50,7 +50,7 @@ EVENT_RULES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
         ("slow-detect", "slow-traffic-switch", "thundering-readmission", "expired-queue", "recovered-not-warm", "slow-weights", "slow-compile"), frozenset({"log_events"})
     ),
-    "gil-held-in-native-call": frozenset({"stack_frames", "threads"}),
+    "gil-held-in-native-call": frozenset({"stack_frames"}),
     **dict.fromkeys(("regex-backtracking", "dead-loop-live-process"), frozenset({"stack_frames"})),
     "lock-cycle": frozenset({"threads", "threads.syscall"}),
     **dict.fromkeys(("lost-worker-reply", "startup-stall"), frozenset({"stack_frames"})),

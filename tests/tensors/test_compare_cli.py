@@ -291,3 +291,19 @@ def test_a_printed_query_of_the_pairs_works_as_it_stands(tmp_path: Path) -> None
     for noise in ("host unknown", "pid unknown", "paused at most", "llmdiag snapshot"):
         assert noise not in text, noise
     assert "dumps good and bad" in text
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_file_that_could_not_be_read_is_never_called_the_same(form: str, tmp_path: Path) -> None:
+    """Where all that was compared is equal, only the exit code tells a script."""
+    for side in ("good", "bad"):
+        (tmp_path / side).mkdir()
+        for name in ("a", "t"):
+            np.save(tmp_path / side / f"{name}.npy", np.arange(512, dtype=np.float32))
+    cut = tmp_path / "bad" / "t.npy"
+    cut.write_bytes(cut.read_bytes()[:500])
+    said = cli.run("compare-dumps", str(tmp_path / "good"), str(tmp_path / "bad"), "-f", form, cwd=tmp_path)
+    assert said.code == 2 and "error: 1 file could not be read, first" in said.err and "t.npy" in said.err, said
+    assert (document(said)["verdict"] if form == "json" else said.out[:4]) in ("same", "SAME", "1 of")
+    np.save(tmp_path / "bad" / "a.npy", np.ones(512, dtype=np.float32))
+    assert cli.run("compare-dumps", str(tmp_path / "good"), str(tmp_path / "bad"), "-f", form, cwd=tmp_path).code == 1
