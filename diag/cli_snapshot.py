@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from diag.live import Options
     from diag.services.found import Found
 
-NOTHING_PROVED = 0
+NOTHING_PROVED, NOT_LOOKED = 0, 3
 
 
 @click.command()
@@ -64,9 +64,9 @@ def snapshot(
     if watch:
         _check_place(output)
         stall = cli_watch.wait_for_stall(service, None if pids else find, options.bearer, asked)
-        if stall is None:
-            _print_unproved(service, asked["watch_for_s"], form)
-            sys.exit(NOTHING_PROVED)
+        if isinstance(stall, cli_watch.Nothing):
+            _print_unproved(service, asked["watch_for_s"], form, looked=stall.looked)
+            sys.exit(NOTHING_PROVED if stall.looked else NOT_LOOKED)
         service, about = stall.service, {**about, "armed": stall.says}
     bundle = _take(service, options, output, collectors, about, no_redact=no_redact, warm=not collect_only)
     if collect_only:
@@ -192,9 +192,9 @@ def _print_bundle(bundle: Path, form: str) -> None:
     terminal.note(f"nothing was analysed; on any machine: {command}")
 
 
-def _print_unproved(service: "Found", for_s: float, form: str) -> None:
-    says = f"no stall was proved in {for_s:g} s, and no snapshot taken"
+def _print_unproved(service: "Found", for_s: float, form: str, *, looked: bool) -> None:
+    says = f"no stall was proved in {for_s:g} s, {'and' if looked else 'as its metrics never told anything:'} no snapshot taken"
     if form == "json":
-        terminal.out(json.dumps({"schema": "llmdiag.watch/1", "found": service.says, "proved": False, "seconds": for_s}) + "\n")
+        terminal.out(json.dumps({"schema": "llmdiag.watch/1", "found": service.says, "proved": False, "looked": looked, "seconds": for_s}) + "\n")
         return
     terminal.note(terminal.printable(f"{says}: {service.says}"))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SCHEME_S = 2.0
 """Patience with each of the two reads that tell whether the port wants TLS."""
 STALLED = ("stalled", "admission-stalled")
+BLIND = ("no-metrics", "unreadable", "unreachable", "mixed-backends")
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 
@@ -42,6 +43,20 @@ class Stall:
 
     service: "Found"
     says: str
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The time is over and nothing was proved; `looked`: metrics that tell something were read at least once."""
+
+    looked: bool
+
+
+@dataclass
+class _Seen:
+    """Whether any read of the metrics told something, over all lives of the service."""
+
+    looked: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,10 +94,10 @@ def options(command: Any) -> Any:
 
 def wait_for_stall(
     service: "Found", again: "Callable[[], Found] | None", token: str | None, asked: Mapping[str, Any]
-) -> Stall | None:
+) -> Stall | Nothing:
     """`again` finds the service after a restart; None = nothing does (it was named by pid).
 
-    None: the time is over and nothing was proved. Raises KeyboardInterrupt (Ctrl-C), Vanished (it ended and did not come back).
+    Raises KeyboardInterrupt (Ctrl-C), Vanished (it ended and did not come back).
     """
     from diag.cache import interrupts
     from diag.health.budget import Budget
@@ -90,18 +105,19 @@ def wait_for_stall(
 
     settings = Settings(interval_s=asked["watch_interval_s"], probe=False, budget=Budget(floor_s=asked["watch_floor_s"]))
     with interrupts.wished() as wish, terminal.progress("armed") as told:
+        seen = _Seen()
         stop = _Until(wish, time.monotonic(), asked["watch_for_s"] or float("inf"))
         pid, backend = _backend(service, asked["ports"], token)
         _announce(service, settings, asked["watch_for_s"])
         while True:
             left = asked["logs"] or _logs(service)
-            says = _watched(pid, backend, settings, stop, told)
+            says = _watched(pid, backend, settings, stop, told, seen)
             if wish.is_set():
                 raise KeyboardInterrupt
             if says is not None:
                 return Stall(service, says)
             if stop.is_set():
-                return None
+                return Nothing(seen.looked)
             service, pid, backend = _successor(service, left, again, asked["ports"], token, settings, stop)
 
 
@@ -112,7 +128,7 @@ def _announce(service: "Found", settings: "Settings", for_s: float | None) -> No
     ))
 
 
-def _watched(pid: int, backend: "Backend", settings: "Settings", stop: _Until, told: Callable[[str, float], None]) -> str | None:
+def _watched(pid: int, backend: "Backend", settings: "Settings", stop: _Until, told: Callable[[str, float], None], seen: _Seen) -> str | None:
     """What was proved; None when it was stopped, or the service ended."""
     from diag.health.checking import Checker
     from diag.health.listening import local_port
@@ -128,6 +144,7 @@ def _watched(pid: int, backend: "Backend", settings: "Settings", stop: _Until, t
         for (checked,) in checker.watching():
             line = report.first_line(checked)
             told(terminal.printable(line), stop.share)
+            seen.looked |= checked.verdict.state not in BLIND
             if checked.verdict.state != before:
                 terminal.note(f"{report.clock()} {terminal.printable(line)}")
             if checked.verdict.state in STALLED:

@@ -246,6 +246,12 @@ def test_the_successor_of_a_service_is_watched(tmp_path: Path) -> None:
     assert (tool.returncode, manifest(bundle)["target"]["pid"]) == (0, other.pid), err
 
 
+def test_armed_at_what_has_no_metrics_it_could_not_look(tmp_path: Path) -> None:
+    with listening("zugvogel-engine") as person:
+        said = llmdiag("snapshot", str(person.pid), *FAST, "--watch-for", "1.5s", "-o", str(tmp_path), "-f", "json")
+    assert (said.code, checked(said)["looked"], list(tmp_path.iterdir())) == (3, False, []), said
+
+
 @pytest.mark.skipif(not can_be_alone(), reason="needs root, unshare and ip")
 def test_metrics_in_another_network_are_to_be_read_from_there() -> None:
     with listening_elsewhere(18123) as inside:
