@@ -12,19 +12,27 @@ VENV    ?= .venv
 BIN     := $(VENV)/bin
 STUDIO  ?= /tmp/llmdiag-studio
 SAMPLES ?=
-# three files at a time, for two processors: some only wait; in the order of tests/conftest.py
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# more files at a time than the two processors it is meant for: some only wait; in the order of tests/conftest.py
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
+PYTEST := LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench corpus labs dist oracle resample clean
+.PHONY: demo test test-live test-unhurried lint bench corpus labs dist oracle resample clean
 
 demo: $(VENV)/.demo
 	$(BIN)/llmdiag demo ghost-key
 
 test: lint
 	bash tests/setup-servers.sh
-	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m "not live" $(SIDE_BY_SIDE)
-	LLMDIAG_STRICT=1 $(BIN)/python -m pytest -q -m live $(SIDE_BY_SIDE)
+	$(PYTEST) -m "not live and not unhurried" -n 4 $(SIDE_BY_SIDE)
+	$(MAKE) -k -j 2 --output-sync=target --no-print-directory test-live test-unhurried
+
+# labs keep time and mostly wait; what needs a processor and nothing else takes what they leave
+test-live:
+	$(PYTEST) -m live -n 3 $(SIDE_BY_SIDE)
+
+test-unhurried:
+	nice -n 10 env $(PYTEST) -m "unhurried and not live" -n 2 -p no:cacheprovider $(SIDE_BY_SIDE)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

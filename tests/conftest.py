@@ -4,8 +4,10 @@ import importlib.util
 import json
 import os
 import signal
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,14 +56,56 @@ def parse(artefacts):
 '''
 
 LONG = (
-    "test_rules.py", "test_hostile_evidence.py", "test_cluster.py", "test_sentinel.py", "test_install.py",
+    "test_hostile_evidence.py", "test_cluster.py", "test_sentinel.py", "test_install.py", "test_docs.py", "test_jail.py", "test_archive.py",
+    "test_query.py", "test_lab_dumps.py", "test_lookup_rules.py",
     "test_recovery_lab.py", "test_prefix_demo.py", "test_broken_collectors.py", "test_cascade_lab.py", "test_ghost.py",
 )  # fmt: skip
 """Files that take minutes: they come first, so that none of them is alone in the end. The labs of two of them keep time: not both at once."""
 
+UNHURRIED = frozenset((
+    "derive", "lookups", "parsers", "restarts", "tensors", "views",
+    "test_collectors.py", "test_columns.py", "test_corpus.py", "test_engine.py", "test_handoff.py", "test_html.py", "test_lineage.py",
+    "test_prefix_engine.py", "test_redact.py", "test_report.py", "test_report_plots.py", "test_report_sections.py", "test_rule_words.py",
+    "test_rules.py", "test_slow_rules.py",
+))  # fmt: skip
+"""Folders and files that need a processor and nothing else, whenever there is one: `make test` runs them while those of labs wait."""
 
+MATRIX, PARTS = "::test_matrix[", 32
+"""Every rule on every sample takes minutes: its samples go to the workers in parts, which are short and therefore come last."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "unhurried: needs a processor and nothing else (given by tests/conftest.py)")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    """Before `-m` looks at the marks."""
+    for item in items:
+        if not UNHURRIED.isdisjoint((item.path.name, item.path.parent.name)):
+            item.add_marker("unhurried")
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if MATRIX in item.nodeid:
+        return len(LONG) + 1
+    return LONG.index(item.path.name) if item.path.name in LONG else len(LONG)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`: a file to a worker, but the matrix in parts; the same sample is always in the same part."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class InParts(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return f"{file}, part {zlib.crc32(nodeid.encode()) % PARTS}" if MATRIX in nodeid else file
+
+    return InParts(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -157,7 +157,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     place = tmp_path_factory.mktemp("empty")
     venv.create(place, with_pip=True)
     done = subprocess.run(
-        [place / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)],
+        [place / "bin/python", "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check", str(wheel)],
         capture_output=True, text=True, check=False, cwd=place, timeout=600,
     )
     assert done.returncode == 0, f"this test needs a package index, as pip is configured here:\n{done.stderr}"

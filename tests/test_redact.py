@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.model import SignalState, Verdict
 from diag.redact import Redactor, UndecodableArtefact
+from diag.report.masked import masked
 
 SALT = b"0123456789abcdef"
 TOKEN = re.compile(r"\[REDACTED:[a-z-]+:[0-9a-f]{8}\]")
@@ -428,3 +430,11 @@ def test_any_secret_in_json_is_gone_and_swept(secret: str) -> None:
     assert secret not in judge.text(json.dumps({"password": secret, "n": 1}))
     assert secret not in judge.text(f"and again ({secret}) here")
     assert secret not in str(judge.json({"a": secret}))
+
+
+def test_what_is_told_of_loose_evidence_keeps_its_verdicts() -> None:
+    """Though each of them is equal to a text that was met before."""
+    given = (str(Verdict.INCONCLUSIVE.value), Verdict.INCONCLUSIVE, str(SignalState.UNSEEN.value), SignalState.UNSEEN)
+    told = masked(given, Redactor(SALT))
+    assert told == given
+    assert (type(told[1]), type(told[3])) == (Verdict, SignalState), told

@@ -23,8 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LIBRARIES = ("pandas", "pandas.core.methods.to_dict", "sqlglot.dialects.duckdb", "sqlglot.generators.duckdb", "sqlglot.parsers.duckdb", "encodings.unicode_escape")
-READ_AT_THE_START = ("LANG", "LC_", "PYTHON", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM")
+LIBRARIES = (
+    "pandas", "pandas.core.methods.to_dict", "sqlglot.dialects.duckdb", "sqlglot.generators.duckdb", "sqlglot.parsers.duckdb",
+    "sqlglot.optimizer.annotate_types", "sqlglot.optimizer.simplify", "encodings.unicode_escape",
+)  # fmt: skip
+READ_AT_THE_START = ("LANG", "LC_", "PYTHON", "TERM")
 """Beginnings of names of the environment that count before the first line of llmdiag runs: who sets one needs a process of his own."""
 
 
@@ -118,6 +121,7 @@ def _serve() -> None:
 def _read_rules_and_views() -> None:
     """The syntax trees of what is shipped; llmdiag remembers what it has read."""
     from diag import evidence, lineage, rules
+    from diag.report import sections
 
     for name, view in evidence.views_of(evidence.Extras()).items():
         lineage.reads(view.sql, f"views/{name}.sql")
@@ -127,6 +131,9 @@ def _read_rules_and_views() -> None:
             lineage.reads(sign.sql, where)
             if sign.near is not None:
                 lineage.reads(sign.near, f"{where} (near)")
+    for module in sections.discover():
+        for name, sql in module.READS.items():
+            lineage.reads(sql, f"section {module.__name__}: {name}")  # type: ignore[attr-defined]
 
 
 def _become(args: Sequence[str], memory_bytes: int, streams: Sequence[str], cwd: str, env: Mapping[str, str]) -> None:

@@ -1,6 +1,7 @@
 """What is told of loose evidence, which nobody redacted yet, without the secrets that its lines hold. Pure."""
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ def masked(value: Found, redactor: Redactor) -> Found:
     known: dict[str, str] = {}
 
     def walk(item: Any) -> Any:
+        if isinstance(item, enum.Enum):  # a verdict is no text that is only equal to it
+            return item
         if isinstance(item, str):
             if len(item) < SHORT:
                 return item
