@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import edited_ghosts
+import edited_processes
 from edits import Files, change_lines, change_stacks, dumps, keep_dumps, named, read, write
 
 
@@ -149,6 +150,7 @@ def router_failed(files: Files) -> None:
 
 EDITS: Mapping[str, Callable[[], Files]] = {
     **{f"ghost-key-retry-loop/{make.__name__.replace('_', '-')}": make for make in edited_ghosts.EDITS},
+    **{sample: changed(of, change) for sample, (of, change) in edited_processes.EDITS.items()},
     "cpu-spin/answers": changed("cpu-spin/incident", answered),
     "cpu-spin/asked-once": changed("cpu-spin/incident", one_read),
     "cpu-spin/metrics-elsewhere": changed("cpu-spin/incident", metrics_elsewhere),

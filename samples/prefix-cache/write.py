@@ -416,6 +416,44 @@ def hole_in_affected_version(target: Path, work: Path) -> None:
     versions(target, "mindie_llm-2.2rc1.dist-info")
 
 
+def lists_only(target: Path, work: Path) -> None:
+    """The lines of hole_in_affected_version, of which the log has dropped those of single blocks in the last lookup: the two answers are left."""
+    hole_in_affected_version(target, work)
+    told = (target / "lookups.log").read_text(encoding="utf-8").splitlines(keepends=True)
+    lost = [line for line in told if "10:00:03" in line and ("IsBlockCached" in line or "blockIDs" in line)]
+    (target / "lookups.log").write_text("".join(line for line in told if line not in lost), encoding="utf-8")
+
+
+def experiment_that_shows_nothing(target: Path, work: Path) -> None:
+    """The experiment of experiment_of_others, in which the cache never was full."""
+    experiment_of_others(target, work)
+    answers(target, asked("pressure", 1, 0, "same", 3 * TOKENS, request="cmpl-99"), verdict="not-exercised", exercised=False)
+
+
+def experiment_of_a_sound_lookup(target: Path, work: Path) -> None:
+    """The experiment of experiment_of_others asked a question whose lookup is in the log too, and meets no hole."""
+    lookups(target, cmpl_39=[1, 0, 1], cmpl_42=[1, 1, 1])
+    answers(target, asked("pressure", 1, 0, "same", 3 * TOKENS, request="cmpl-42"))
+
+
+def zero_tail_in_fixed_version(target: Path, work: Path) -> None:
+    """The dumps of zero_tail, a lookup that steps over a hole, an experiment without failure, and MindIE 2.3.0, which walks."""
+    zero_tail(target, work)
+    experiment_of_others(target, work)
+    versions(target, "mindie_llm-2.3.0.dist-info")
+
+
+def tail_missing_in_fixed_version(target: Path, work: Path) -> None:
+    tail_missing(target, work)
+    versions(target, "mindie_llm-2.3.0.dist-info")
+
+
+def block_of_generation_1_and_hit(target: Path, work: Path) -> None:
+    """The dumps of block_of_generation_1, and a lookup that meets no hole."""
+    block_of_generation_1(target, work)
+    lookups(target, cmpl_39=[1, 1, 1])
+
+
 def hole_and_walk(target: Path, work: Path) -> None:
     asked_and_logged(target, TOKENS)
 
@@ -719,6 +757,7 @@ def noise_only(target: Path, work: Path) -> None:
 WRITERS: Mapping[str, Callable[[Path, Path], None]] = {
     writer.__name__.replace("_", "-"): writer
     for writer in (
+        lists_only, experiment_that_shows_nothing, experiment_of_a_sound_lookup, zero_tail_in_fixed_version, tail_missing_in_fixed_version, block_of_generation_1_and_hit,
         hole_in_lookup, hole_in_affected_version, hole_and_walk, hole_and_binary, failing_lookups, dump_and_lookups, dump_and_anothers_lookup, dump_and_sound_lookup, dump_and_hole_elsewhere, dump_and_hit, dump_and_fixed_version, one_layer_of_two, zero_tail, flags_only, block_of_generation_1_and_hole, failure_of_others_asked,
         spoiled_block_and_lookups, spoiled_block_and_walk, walk_not_exercised, experiment_of_others, experiment_of_the_same, failure_of_others, other_prompt_first_layer, affected_version_no_donor, fixed_version, hole_in_fixed_version,
         wrong_block, wrong_block_and_hole, affected_version, tail_missing, other_prompt, old_epoch, old_epoch_same_weights, old_epoch_other_weights, old_epoch_in_experiment, same_epoch, block_of_generation_1, block_of_generation_1_restarted,

@@ -264,6 +264,23 @@ def once(frozen: Callable[[int], bool] | None = None) -> World:
     return world
 
 
+def beside_a_router() -> World:
+    """The first chain of `cascade`, and a person who restarts another service meanwhile."""
+    world = World(FOUR, hours((9.05, 9.5)))
+    world.run(8 * 3600 + 1800, 10 * 3600 + 1800, most=4)
+    for after, text in ((0, "Stopping router.service - router..."), (1, "router.service: Deactivated successfully."), (1, "Stopped router.service - router."),
+                        (2, "Started router.service - router.")):  # fmt: skip
+        world.systemd(world.restarts[1][0] - 60 + after, text)
+    return world
+
+
+def after_a_hang() -> World:
+    """The engine is stuck, the chat probe restarts it, and who counts errors restarts it once more for what that left."""
+    world = World((CHAT, COUNTER), hours(), frozen=hours((9.05, 9.5)))
+    world.run(8 * 3600 + 1800, 9 * 3600 + 3000, most=2)
+    return world
+
+
 def watched(frozen: Callable[[int], bool] | None = None, prefill: Callable[[int], bool] | None = None) -> World:
     """Nobody but the kubelet asks, and only for /health."""
     world = World((KUBELET,), hours(), frozen=frozen or hours(), prefill=prefill or hours())
@@ -294,6 +311,16 @@ Containers:
 """
 
 
+MAPPED = """\
+[[event]]
+file = "watchdog.log"
+kind = "restart"
+initiator = "cron-check"
+regex = '^(?P<ts>\\S+ \\S+) cron-check: .*restarting'
+timeout_s = 1
+what = "GET /health"
+"""
+"""What the owner of a check says that waits a second; how often it asks, and how many misses it takes, he does not say."""
 FAILED = """\
 Events:
   Type     Reason     Age                 From     Message
@@ -394,6 +421,9 @@ def main(to: Path) -> None:
     world.write(to / "cascade-no-watchdog-log", without=frozenset({"watchdog.log"}))
     cascade(dies=True).write(to / "crashes")
     deploys().write(to / "deploys")
+    beside_a_router().write(to / "cascade-beside-a-router")
+    after_a_hang().write(to / "one-more-after-a-hang")
+    after_a_hang().write(to / "one-more-by-nobody", without=frozenset({"watchdog.log"}))
     once().write(to / "false-kill")
     once(frozen=hours((9.05, 9.5))).write(to / "true-hang")
     tokenizing().write(to / "true-hang-tokenizing")
@@ -413,6 +443,8 @@ def main(to: Path) -> None:
     for name, took in (("probe-too-tight", lambda rng: rng.lognormvariate(-1.2, 0.9)), ("probe-with-room", lambda rng: rng.uniform(0.002, 0.05))):
         tight(took).write(to / name)
         (to / name / "pod.txt").write_text(DESCRIBED)
+    tight(lambda rng: rng.lognormvariate(-1.2, 0.9)).write(to / "probe-too-tight-by-map")
+    (to / "probe-too-tight-by-map" / "events-map.toml").write_text(MAPPED)
     tight(lambda rng: rng.lognormvariate(-1.2, 0.9)).write(to / "probe-too-tight-failing")
     (to / "probe-too-tight-failing" / "pod.txt").write_text(DESCRIBED + FAILED)
     for second, who in world.restarts:
