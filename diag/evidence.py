@@ -154,7 +154,7 @@ class Evidence:
 
     def _all_blank(self, relation: str) -> Iterator[str]:
         columns = [column for column in self.columns[relation].values() if not column.null]
-        if not columns:
+        if not columns or relation in self._empty:
             return
         counts = ", ".join(f'count("{column.name}")' for column in columns)
         row = self.connection.cursor().execute(f'SELECT count(*), {counts} FROM "{relation}"').fetchone()
@@ -199,13 +199,15 @@ def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Ext
     connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
     columns: dict[str, Mapping[str, Column]] = {name: {column.name: column for column in table.columns} for name, table in tables.items()}
     bases: dict[str, frozenset[str]] = {name: frozenset({name}) for name in tables}
-    misfits = {name: _create(connection, table, rows.get(name, [])) for name, table in tables.items()}
+    connection.execute("; ".join(_declared(table) for name, table in tables.items() if not rows.get(name)))
+    misfits = {name: _create(connection, table, rows[name]) for name, table in tables.items() if rows.get(name)}
     collected = [*collected, *_unfit(misfits, collectors)]
     if extras.spooled is not None:
         collected = [*(item for item in collected if item.table_name not in extras.spooled.tables), *extras.spooled.collected]
         spool.attach(connection, extras.spooled)
     _create(connection, tables["collected"], [_line(item) for item in collected])
-    stumbled = _compute(connection, columns, bases, extras)
+    filled = {"collected", *(name for name, found in rows.items() if found), *(extras.spooled.tables if extras.spooled is not None else ())}
+    stumbled = _compute(connection, columns, bases, extras, filled)
     if stumbled:
         collected = [*collected, *stumbled]
         _create(connection, tables["collected"], [_line(item) for item in collected])
@@ -276,11 +278,16 @@ def _unfit(misfits: Mapping[str, Sequence[Misfit]], collectors: Sequence[Collect
             yield Collected(feeders.get(table, "unknown"), table, "partial", summary(found))
 
 
+def _declared(table: Table) -> str:
+    """SQL of the table without rows."""
+    columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
+    return f'CREATE OR REPLACE TABLE "{table.name}" ({columns})'
+
+
 def _create(connection: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[Mapping[str, object]]) -> list[Misfit]:
     """CREATE OR REPLACE TABLE AS from a frame, registered only while it is copied. Returns what did not fit and is NULL."""
     if not rows:
-        columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
-        connection.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({columns})')
+        connection.execute(_declared(table))
         return []
     stray = set().union(*rows) - set(table.column_names)
     if stray:
@@ -298,8 +305,9 @@ def _compute(
     columns: dict[str, Mapping[str, Column]],
     bases: dict[str, frozenset[str]],
     extras: Extras,
+    filled: set[str],
 ) -> list[Collected]:
-    """Materialise views and derivations, each after what it needs. Returns what could not be derived of this evidence."""
+    """Materialise views and derivations, each after what it needs; `filled` are the relations with rows. Returns what could not be derived of this evidence."""
     stumbled: list[Collected] = []
     views = views_of(extras)
     derivations = derivations_of(extras)
@@ -311,12 +319,13 @@ def _compute(
         order = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         raise SqlError(f"views and derivations need each other: {error.args[1]}") from error
+    connection.execute("; ".join(_declared(table) for module in derivations.values() for table in module.GIVES))
     made: dict[str, pd.DataFrame] = {}
     for name in order:
         if name in views:
-            _materialise(connection, views[name], columns, bases, needs[name])
+            _materialise(connection, views[name], columns, bases, needs[name], filled)
         elif name in derivations:
-            stumbled += _derive(connection, derivations[name], columns, bases, name, made if extras.spooled is None else {})
+            stumbled += _derive(connection, derivations[name], columns, bases, name, made if extras.spooled is None else {}, filled)
         elif name not in bases:
             raise SqlError(f"a view or derivation needs the unknown table {name!r}", hint="llmdiag schema lists the tables")
     return stumbled
@@ -328,11 +337,13 @@ def _materialise(
     columns: dict[str, Mapping[str, Column]],
     bases: dict[str, frozenset[str]],
     needs: set[str],
+    filled: set[str],
 ) -> None:
     try:
-        connection.execute(f'CREATE TABLE "{view.name}" AS {view.sql}')
+        ((count,),) = connection.execute(f'CREATE TABLE "{view.name}" AS {view.sql}').fetchall()
     except duckdb.Error as error:
         raise SqlError(f"views/{view.name}.sql: {error}") from error
+    filled |= {view.name} if count else set()
     described = connection.execute(f'DESCRIBE "{view.name}"').fetchall()
     columns[view.name] = {str(row[0]): _described(str(row[0]), str(row[1]), view.columns) for row in described}
     bases[view.name] = frozenset(base for need in needs for base in bases[need])
@@ -354,6 +365,7 @@ def _derive(
     bases: dict[str, frozenset[str]],
     name: str,
     made: "dict[str, pd.DataFrame]",
+    filled: set[str],
 ) -> list[Collected]:
     wanted = (*module.NEEDS, *_wants(module))
     unknown = [need for need in wanted if need not in bases]
@@ -361,13 +373,14 @@ def _derive(
         raise SqlError(f"derive/{name}.py needs the unknown table {unknown[0]!r}", hint="llmdiag schema lists the tables")
     stumbled: list[Collected] = []
     try:
-        given = module.derive(spool.Frames(connection, wanted, made))
+        given = module.derive(spool.Frames(connection, wanted, made)) if not filled.isdisjoint(wanted) else {}  # of nothing it makes nothing, and empty frames take time
     except Exception as error:
         given, reason = {}, _odd(error, name)
         stumbled = [Collected(name, table.name, "partial", reason) for table in module.GIVES]
     for table in module.GIVES:
         records = cast("list[dict[str, object]]", given[table.name].astype(object).where(given[table.name].notna(), None).to_dict("records")) if table.name in given else []
-        misfits = _create(connection, table, records)
+        misfits = _create(connection, table, records) if records else []
+        filled |= {table.name} if records else set()
         if misfits and parsing.is_strict():
             raise SqlError(f"derive/{name}.py, table {table.name}: {summary(misfits)}", hint="GIVES and what derive() returns do not agree")
         if misfits:
