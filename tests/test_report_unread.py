@@ -1,8 +1,12 @@
 """What nobody recognised and what died is said in the first lines of a report, and is never clear."""
 
+from pathlib import Path
+
 import pytest
 
+from diag.analysis import analyse
 from diag.report import text, words
+from diag.rules import load, shipped
 from tests.report_cases import CONFIRMED, RULED_OUT, SUBJECT, diagnosis
 
 DEATH = "2026-11-30 02:41:10Z vllm: the engine died"
@@ -42,3 +46,10 @@ def test_a_finding_goes_before_both() -> None:
     found = diagnosis("matched", CONFIRMED, subject=SUBJECT | {"deaths": [DEATH], "unrecognised": FILES, "handed_in": 6})
     assert words.headline(found)[0] == "CONFIRMED ghost-key-retry-loop"
     assert words.deaths(found) == ""
+
+
+def test_what_the_list_of_what_was_read_does_not_say_is_not_to_be_collected(tmp_path: Path) -> None:
+    (found,) = analyse([tmp_path], load(shipped()))
+    asked = {table for gap in words.missing(found) for table in gap.tables}
+    assert "tensor_pairs" in asked
+    assert [table for table in asked if table.partition(".")[0] == "collected"] == []

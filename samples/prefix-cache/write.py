@@ -575,6 +575,15 @@ def kernel_differs(target: Path, work: Path) -> None:
     in_operations(target, work, out=drawn("another kernel", shape=(16, 32)))
 
 
+def kernel_differs_from_both(target: Path, work: Path) -> None:
+    """The same, and a second good run that differs by rounding was given as the control."""
+    scores = drawn("scores", shape=(16, 16))
+    save_operations(work / "again", runs(scores, (scores @ drawn("hidden", shape=(16, 32))) * np.float32(1 + 1e-6)))
+    save_operations(work / "good", runs(scores))
+    save_operations(work / "bad", runs(scores, drawn("another kernel", shape=(16, 32))))
+    compare(target, work, "--control", "again")
+
+
 def rounding_only(target: Path, work: Path) -> None:
     in_operations(target, work, out=(drawn("scores", shape=(16, 16)) @ drawn("hidden", shape=(16, 32))) * np.float32(1 + 1e-6))
 
@@ -761,7 +770,7 @@ WRITERS: Mapping[str, Callable[[Path, Path], None]] = {
         hole_in_lookup, hole_in_affected_version, hole_and_walk, hole_and_binary, failing_lookups, dump_and_lookups, dump_and_anothers_lookup, dump_and_sound_lookup, dump_and_hole_elsewhere, dump_and_hit, dump_and_fixed_version, one_layer_of_two, zero_tail, flags_only, block_of_generation_1_and_hole, failure_of_others_asked,
         spoiled_block_and_lookups, spoiled_block_and_walk, walk_not_exercised, experiment_of_others, experiment_of_the_same, failure_of_others, other_prompt_first_layer, affected_version_no_donor, fixed_version, hole_in_fixed_version,
         wrong_block, wrong_block_and_hole, affected_version, tail_missing, other_prompt, old_epoch, old_epoch_same_weights, old_epoch_other_weights, old_epoch_in_experiment, same_epoch, block_of_generation_1, block_of_generation_1_restarted,
-        kernel_differs, three_comparisons, kernel_on_one_rank, kernel_after_narrow_input, reference_kept, rounding_only, nan_in_softmax, nan_in_the_input, nan_in_outputs, nan_on_one_rank, nan_in_one_block, dump_with_nan, mask_with_inf, two_layouts, lengths_in_int64, hidden_in_float16, shorter_prompt, hits_wrong, two_replicas, wrong_without_hit, noise_only,
+        kernel_differs, kernel_differs_from_both, three_comparisons, kernel_on_one_rank, kernel_after_narrow_input, reference_kept, rounding_only, nan_in_softmax, nan_in_the_input, nan_in_outputs, nan_on_one_rank, nan_in_one_block, dump_with_nan, mask_with_inf, two_layouts, lengths_in_int64, hidden_in_float16, shorter_prompt, hits_wrong, two_replicas, wrong_without_hit, noise_only,
     )
 }  # fmt: skip
 
