@@ -25,6 +25,7 @@ GIVES: tuple[Table, ...] = (
         "class VARCHAR: hardware | fabric | driver | application | consequence | notice | unknown (not in the catalogue)", "do VARCHAR: what the vendor's catalogue says to do at once",
         "n BIGINT: lines", "pid BIGINT: process that the line names; NULL = none", "message VARCHAR: the first line",
         "after VARCHAR: what it is a consequence of, code and device; NULL = nothing that is seen", "first BOOLEAN: it is no consequence and the earliest of its device",
+        "place BIGINT: its number in the order of the log, which tells those of one second apart",
         "catalogue VARCHAR: source of the meaning and the day on which it was read",
     ),
 )  # fmt: skip
@@ -73,7 +74,7 @@ def _faults(rows: Sequence[Row]) -> list[dict[str, Any]]:
         item["n"] += 1
         item["last_ts"] = row["ts"]
     order = {row["source"]: number for number, row in enumerate(rows)}
-    return sorted(found.values(), key=lambda item: order[item["source"]])
+    return [{**item, "place": place} for place, item in enumerate(sorted(found.values(), key=lambda item: order[item["source"]]))]
 
 
 def _folded(faults: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

@@ -26,7 +26,7 @@ CGROUP = re.compile(r"oom-kill:constraint=.*?task_memcg=(?P<unit>[^,]+),.*?pid=(
 EVENTS = (
     ("oom_kill", re.compile(r"[Oo]ut of memory.*?: Kill(?:ed)? process (?P<pid>\d{1,10}) \(")),
     ("xid", re.compile(r"NVRM: Xid \([^)]*\): (?P<code>\d{1,6})(?:, pid='?(?P<pid>\d{1,10})\b)?")),
-    ("nvrm", re.compile(r"NVRM: (?!loading NVIDIA)")),
+    ("nvrm", re.compile(r"NVRM: (?!loading NVIDIA|GPU at PCI:[0-9a-fA-F:.]+: GPU-)")),
     ("device_error", re.compile(r"amdgpu.*(?:GPU reset|ring \S+ timeout|\*ERROR\*|page fault)|GPU HANG")),
     ("hung_task", re.compile(r"INFO: task .+:(?P<pid>\d{1,10}) blocked for more than \d+ seconds")),
     ("hung_task", re.compile(r"soft lockup - CPU#\d+ stuck for \d+s! \[.+:(?P<pid>\d{1,10})\]")),

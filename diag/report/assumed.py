@@ -41,11 +41,27 @@ SELECT bundle, url, bool_or(either_way) AS either_way, string_agg('prompt ' || p
     FILTER (WHERE wrong > 0) AS which, sum(wrong) AS wrong, sum(asked) AS asked
 FROM prompts GROUP BY bundle, url HAVING bool_or(either_way) OR (sum(wrong) >= 3 AND sum(wrong) >= sum(asked) / 10) ORDER BY bundle, url"""
 
+# A path that is asked twice in vain, and threads that did not move: each happens to healthy services, both together do not.
+# Threads that wait where such waits belong (a queue, a pool, a socket) are at rest for all that is known.
+STUCK = """
+WITH unanswered AS (
+  SELECT bundle, capture, host, url FROM probes GROUP BY bundle, capture, host, url
+  HAVING count(DISTINCT read) >= 2 AND bool_and(outcome = 'timeout')),
+waits AS (
+  SELECT bundle, capture, pid, tid FROM threads GROUP BY bundle, capture, pid, tid
+  HAVING count(DISTINCT read) >= 2 AND bool_and(regexp_matches(coalesce(syscall, ''), '^(202|98) 0x'))),
+still AS (
+  SELECT p.bundle, p.capture, p.pid, coalesce(p.thread, 'thread ' || p.tid) || ' in ' || array_to_string(string_split(p.chain, ' <- ')[1:3], ' <- ') AS place FROM thread_places p JOIN waits w USING (bundle, capture, pid, tid)
+  WHERE p.same AND p.place IS NULL AND p.active_samples = 0 AND p.samples >= 2
+    AND NOT regexp_matches(p.leaf, '^(_?(wait|get|put|select|poll|recv\\w*|send\\w*|read\\w*|write\\w*|accept|sleep|acquire|join|lock|run|connect|communicate|__enter__|_worker|_shutdown|_bootstrap|main))$|^<module>$'))
+SELECT u.bundle, min(u.url) AS url, count(DISTINCT s.place) AS threads, list(DISTINCT s.place ORDER BY s.place)[1:2] AS places
+FROM unanswered u JOIN still s USING (bundle, capture) GROUP BY u.bundle, u.capture HAVING count(DISTINCT s.place) >= 2 ORDER BY u.bundle"""
+
 
 def subject(loaded: Evidence) -> dict[str, object]:
     """`assumed`, `deaths` and `broken` (lines each) of an evidence, for the head of its report; left out where there are none."""
-    files, moments, maps, deaths, broken = (loaded.rows(sql, "assumptions", MOST_MOMENTS)[0] for sql in (FILES, MOMENTS, MAPS, DEATHS, BROKEN))
-    found = {"assumed": list(dict.fromkeys([*_assumed(files), *_silent(maps), *_apart(files, moments)])), "deaths": [_death(row) for row in deaths], "broken": [_wrong(row) for row in broken]}
+    files, moments, maps, deaths, broken, stuck = (loaded.rows(sql, "assumptions", MOST_MOMENTS)[0] for sql in (FILES, MOMENTS, MAPS, DEATHS, BROKEN, STUCK))
+    found = {"assumed": list(dict.fromkeys([*_assumed(files), *_silent(maps), *_apart(files, moments)])), "deaths": [_death(row) for row in deaths], "broken": [*map(_wrong, broken), *map(_stuck, stuck)]}
     return {name: lines for name, lines in found.items() if lines}
 
 
@@ -133,3 +149,10 @@ def _wrong(row: Row) -> str:
     if row["either_way"]:
         return f"wrong with and without the cache: not the cache's fault, but broken ({row['which']})"
     return f"not reproducible, but broken: {row['wrong']} of {row['asked']} answers are not as they should be ({row['which']})"
+
+
+def _stuck(row: Row) -> str:
+    """A service that leaves requests unanswered while threads of it stand still, for a reason that no rule knows."""
+    places = row["places"]
+    named = "; ".join(map(str, places)) if isinstance(places, list) else ""
+    return f"{row['url']} is not answered, and {row['threads']} threads wait for locks all the time ({named}); py-spy dump --locals shows who holds what"
