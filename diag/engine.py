@@ -29,7 +29,8 @@ Context = Mapping[str, str | tuple[str, ...]]
 
 
 class _Text(string.Formatter):
-    """`{column:.0f}` of a row; NULL prints as "unknown" under any format."""
+    """`{column:.0f}` of a row; `{n:# line}` is `1 line` and `3 lines`, `{n:# entry|entries}` where that is not enough. NULL prints as
+    "unknown" under any format."""
 
     def get_field(self, field_name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, str]:
         if not field_name.isidentifier():
@@ -37,7 +38,10 @@ class _Text(string.Formatter):
         return kwargs[field_name], field_name
 
     def format_field(self, value: object, format_spec: str) -> str:
-        return "unknown" if value is None else str(format(value, format_spec))
+        if not format_spec.startswith("#"):
+            return "unknown" if value is None else str(format(value, format_spec))
+        one, _, more = format_spec[1:].strip().partition("|")
+        return f"{'unknown' if value is None else value} {one if value == 1 else more or f'{one}s'}"
 
 
 class _Quoted(_Text):

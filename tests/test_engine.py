@@ -121,6 +121,14 @@ def test_fields_reach_no_attributes(make_case: MakeCase, template: str) -> None:
         engine.look(case, rule(), signal(THREADS, says=template))
 
 
+@pytest.mark.parametrize(("text", "said"), [
+    ("{read:# line}", "1 line"), ("{pid:# line} of it", "7 lines of it"), ("{read:# entry|entries}", "1 entry"), ("{pid:# entry|entries}", "7 entries"), ("{run_s:# time}", "unknown times"),
+])
+def test_counts_are_told_in_the_right_number(make_case: MakeCase, text: str, said: str) -> None:
+    case = make_case({"threads": [{**SPINNING, "read": 1}]}, ["threads"])
+    assert engine.look(case, rule(), signal(THREADS.replace("SELECT", "SELECT read,"), says=text)).says == (said,)
+
+
 def test_unknown_field_and_bad_format_name_rule_and_signal(make_case: MakeCase) -> None:
     case = make_case({"threads": [SPINNING]}, ["threads"])
     for template in ("{nonsuch}", "{name:.0f}"):

@@ -156,3 +156,9 @@ def test_no_report_tells_the_secrets_of_loose_files(form: tuple[str, ...], tmp_p
     shown = out.read_text()
     assert "illegal memory access" in shown, "nothing was told at all"
     assert [secret for secret in SECRETS if secret in shown + said.err] == []
+
+
+def test_what_is_cut_ends_in_no_heading(ghost: Diagnosis) -> None:
+    for most in range(2_000, 6_000, 37):
+        kept = markdown.render_all([ghost], most).partition("**Cut:**")[0].rstrip().splitlines()
+        assert not kept[-1].startswith("#"), (most, kept[-3:])

@@ -331,7 +331,7 @@ def test_a_report_that_is_too_long_says_so() -> None:
     shown = markdown.render(diagnosis("matched", *(replace(big, rule=f"rule-{n}") for n in range(12))))
     assert 50_000 < len(shown) <= markdown.MAX_CHARS
     assert "**Cut:** the whole report has" in shown
-    assert "llmdiag report gpu-12.zip -f json" in shown
+    assert "llmdiag report gpu-12.zip -f md" in shown
     assert PURGE in shown  # the first finding's action survives
     assert shown.count("```") % 2 == 0
 

@@ -226,7 +226,7 @@ def bounded(head: str, body: Sequence[str], tail: str, everything: str, max_char
     whole = "\n".join([head, *body, tail])
     if len(whole) <= max_chars:
         return whole
-    note = f"**Cut:** the whole report has {len(whole)} characters. All of it:\n\n{fence(f'{everything} -f json')}\n"
+    note = f"**Cut:** the whole report has {len(whole)} characters. All of it:\n\n{fence(f'{everything} -f md')}\n"
     if len(note) > max_chars // 3:
         note = f"**Cut:** the whole report has {len(whole)} characters.\n"
     head, tail = _cut(head, max_chars // 3), _last_lines(tail, max_chars // 4)
@@ -246,7 +246,10 @@ def _cut(text: str, room: int) -> str:
     for line in text.splitlines():
         room -= len(line) + 1
         if room < 0:
-            return "\n".join(kept[:safe]) + "\n"
+            whole = kept[:safe]
+            while whole and (not whole[-1].strip() or whole[-1].startswith("#")):
+                whole.pop()  # a heading of nothing
+            return "\n".join(whole) + "\n"
         kept.append(line)
         opened = FENCE.fullmatch(line)
         if not ticks and opened:
