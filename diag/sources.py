@@ -9,11 +9,14 @@ from diag import bundle_reader
 from diag.collectors import Collector
 from diag.errors import BadInput, BundleError
 from diag.loose import Unreadable, files, head, shown
+from diag.loose_years import years_beside
 from diag.manifest import CollectorRun, Manifest
 from diag.model import Artefact
 
 MAX_BUNDLES = 200
 """In one folder."""
+MAX_DATED, MAX_DATED_BYTES = 1_000, 16 << 10
+"""Of loose texts that are looked at for the year of others."""
 MANIFEST_MARK = b'"llmdiag.bundle/'
 ARCHIVE_MARK = b"PK\x03\x04"
 
@@ -176,6 +179,7 @@ def _from_loose(insides: Sequence[_Inside], collectors: Sequence[Collector], dat
     artefacts: dict[str, list[Artefact]] = {}
     unknown: list[str] = []
     others: list[Artefact] = []
+    heads: dict[str, bytes] = {}
     for inside in insides:
         unknown += inside.damaged
         for path in inside.files:
@@ -187,6 +191,8 @@ def _from_loose(insides: Sequence[_Inside], collectors: Sequence[Collector], dat
                     raise BadInput(f"cannot read {shown(path)}: {error}", hint="check its permissions; what comes through a pipe must be saved first") from error
                 unknown.append(f"{name} ({error})")
                 continue
+            if len(heads) < MAX_DATED and b"\0" not in begin:
+                heads[name] = begin[:MAX_DATED_BYTES]
             owner = next((c.NAME for c in collectors if c.recognise(path.name, begin)), None) if begin else None
             found = Artefact(name, owner or "", lambda path=path: path.open("rb"), dates.year, dates.zone)  # type: ignore[misc]
             if owner is None:
@@ -195,5 +201,7 @@ def _from_loose(insides: Sequence[_Inside], collectors: Sequence[Collector], dat
                 continue
             for taker in (owner, *(c.NAME for c in collectors if owner != c.NAME and hasattr(c, "also") and c.also(owner, begin))):
                 artefacts.setdefault(taker, []).append(found)
+    years = years_beside(heads) if dates.year is None else {}
+    artefacts = {taker: [replace(found, year=years.get(found.path)) if found.year is None else found for found in taken] for taker, taken in artefacts.items()}
     first = insides[0].root
     return Source(shown(Path(first.name or first.resolve().name)), "unknown", "1", artefacts, None, unknown=tuple(unknown), others=tuple(others))

@@ -11,6 +11,7 @@ import pytest
 
 from diag import evidence, sources
 from diag.errors import BadInput
+from diag.loose_years import years_beside
 from tests.conftest import SAMPLES
 from tests.live.run import llmdiag
 
@@ -111,3 +112,28 @@ def test_bundles_that_unpack_to_too_much_are_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(sources.bundle_reader, "MAX_TOTAL_BYTES", max(2 * size + 1, whole))
     with pytest.raises(BadInput, match="unpack to more than"):
         names(tmp_path)
+
+
+VLLM = b"INFO 11-13 09:04:47 [core.py:1] x\nINFO 11-14 00:00:01 [core.py:1] y\n"
+
+
+@pytest.mark.parametrize(("heads", "years"), [
+    ({"a.log": VLLM, "dmesg.txt": b"[Thu Nov 13 09:04:47 2025] NVRM: Xid\n"}, {"a.log": 2025}),
+    ({"a.log": VLLM, "b.log": b"2025-11-14T08:42:39Z swapper idle\n"}, {"a.log": 2025}),
+    ({"messages": b"Nov 13 09:04:47 host kernel: x\n", "b.log": b"2025-11-13 08:42:39 x\n"}, {"messages": 2025}),
+    ({"a.log": VLLM, "b.log": b"2025-11-12T08:42:39Z another day\n"}, {}),
+    ({"a.log": VLLM, "b.log": b"2025-11-13T08:42:39Z x\n", "c.log": b"2024-11-13T08:42:39Z x\n"}, {}),
+    ({"a.log": VLLM}, {}),
+    ({"a.log": b"2025-11-13 09:04:47 INFO its own year\n11-13 09:04:47 x\n", "b.log": b"2024-11-13T08:42:39Z x\n"}, {}),
+    ({"a.log": b"INFO 19-45 09:04:47 no day\n", "b.bin": b"\xff\xfe", "c": b""}, {}),
+])
+def test_the_year_of_a_log_is_that_of_a_dated_file_of_the_same_day(heads: dict[str, bytes], years: dict[str, int]) -> None:
+    assert years_beside(heads) == years
+
+
+def test_a_year_that_a_person_gives_goes_before(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_bytes(VLLM * 4)
+    (tmp_path / "dmesg.txt").write_text("[Thu Nov 13 09:04:47 2025] NVRM: Xid (PCI:0000:41:00): 31, pid=7, x\n")
+    for dates, want in ((sources.Dates(), 2025), (sources.Dates(year=2023), 2023)):
+        (source,) = sources.sources_of([tmp_path], COLLECTORS, dates)
+        assert {item.year for item in source.artefacts["logs"]} == {want}
