@@ -31,7 +31,9 @@ def moved(folder: Path, hours: int) -> Path:
 
 
 def test_an_assumed_zone_and_year_are_said() -> None:
-    assert "Assumed no zone in 2 logs: UTC taken (--tz); no year in vllm.log: 2026 taken (--date)" in screen(FALSE_KILL)
+    assert "Assumed no zone in vllm.log: UTC taken (--tz); no year in vllm.log: 2026 taken (--date)" in screen(FALSE_KILL / "vllm.log")
+    beside_dated = screen(FALSE_KILL)
+    assert "Assumed no zone in 2 logs: UTC taken (--tz)" in beside_dated and "no year" not in beside_dated, "the journal beside it has the year of that day"
     assert "no year" not in screen(FALSE_KILL, "--date", "2026") and "Assumed" not in screen(FALSE_KILL, "--date", "2026", "--tz", "UTC")
 
 
