@@ -213,8 +213,9 @@ def test_under_load_the_bad_set_up_is_diagnosed_and_of_the_good_one_nothing_but_
 
 def test_the_demo_shows_both_and_what_was_gained(afternoon: Afternoon) -> None:
     said = "\n".join(f"{step.title}\n{step.seen}" for step in afternoon.demo)
-    for words in ("the question waits in the router's queue", "llmdiag recovery, of what is set up badly", "a start that failed", "slow-detect, confirmed", "Side by side"):
+    for words in ("the question waits in the router's queue", "llmdiag recovery, of what is set up badly", "slow-detect, confirmed", "Side by side"):
         assert words in said, said
+    assert "a start that failed" in said or "reclaim memory" in said, said  # on a busy machine the second start comes late enough
     assert afternoon.demo[-1].title == "Healed", said
     good = afternoon.drills["good"]
     took = re.search(r"took (\d+) s, then (\d+) s", afternoon.demo[-1].seen)
