@@ -14,7 +14,6 @@ from diag.tensors.measure.widening import kind_of, numbers, widened
 
 WAYS = ["double", "single", "fused"]
 PRECISION = {"double": 1e-12, "single": 1e-6, "fused": 1e-12}
-CELLS = {"double": ("streaming.CELL", 4096), "single": ("single.BLOCK", 4096), "fused": ("ways.CELL", 8192)}
 
 
 def go(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +23,7 @@ def go(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "SINGLE_FROM", 1 << 60 if way == "double" else 0)
     monkeypatch.setattr(ways, "FUSED_FROM", 0 if way == "fused" else 1 << 60)
     monkeypatch.setattr(ways.streaming, "CELL", 4096)
-    monkeypatch.setattr(ways.single, "BLOCK", 4096)
+    monkeypatch.setattr(ways.single, "BLOCK", {2: 4096, 4: 4096})
     monkeypatch.setattr(ways.single, "BLOCKS", 2)
     monkeypatch.setattr(ways.single.columns, "WIDTH", 32)
     monkeypatch.setattr(ways.single.columns, "LONG", 1024)

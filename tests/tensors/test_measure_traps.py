@@ -314,3 +314,22 @@ def test_long_runs_of_nothing_but_nan_or_inf(spoiled: str, code: int, kind: str,
     found = measure_pair(*(stored(tmp_path, name, cells, "bfloat16") for name, cells in sides.items())).whole
     assert getattr(getattr(found, spoiled), kind) == 16384
     assert getattr(found, "bad" if spoiled == "good" else "good").count == 16384
+
+
+@pytest.mark.parametrize("spoiled", [None, 0x7C00, 0x7E00], ids=["sound", "inf", "nan"])
+@pytest.mark.parametrize("absolute", range(6))
+@pytest.mark.parametrize("relative", range(6))
+def test_the_largest_differences_lie_in_any_two_cells(absolute: int, relative: int, spoiled: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has seen a larger one does not look for them; those of a cell that it takes again count then."""
+    go("single", monkeypatch)
+    noise = np.random.default_rng(4)
+    good = (1 + noise.random(49_152)).astype(np.float16)
+    bad = (good * np.where(noise.random(good.size) < 0.5, 1.01, 1.0)).astype(np.float16)
+    for first, size, apart in ((8192 * absolute + 5000, 512, 64), (8192 * relative + 5100, 2**-10, 2**-10)):
+        for at in (first, first + 1000):  # the first of two counts
+            good[at], bad[at] = size, size + apart
+    if spoiled is not None:
+        bad.view(np.uint16)[100] = spoiled
+    found = measure_pair(*(stored(tmp_path, name, cells, "float16") for name, cells in (("a", good), ("b", bad)))).whole.difference
+    assert (found.max_abs, found.max_abs_index) == (64, 8192 * absolute + 5000)
+    assert (found.max_rel, found.max_rel_index) == (1, 8192 * relative + 5100)

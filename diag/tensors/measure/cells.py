@@ -19,6 +19,7 @@ Read = Callable[[int, int], list[Cells]]
 """Numbers `start` to `stop` of each side, valid until it is called again."""
 
 _HEAD = 512
+_ALIKE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,17 @@ class Room:
     def __init__(self, size: int) -> None:
         self.good, self.bad, self.apart, self.spare = np.empty((4, size))
         self.mask = np.empty(size, np.bool_)
+        self._segment, self._largest = -1, np.zeros(2)
+
+    def largest_of(self, cell: Cell) -> Floats:
+        """The largest absolute and relative difference this thread has seen in the segment a cell is a part of, 0 of a cell
+        that is whole segments; less what single precision cannot tell, so that which thread saw what makes no difference."""
+        return self._largest * (1 - _ALIKE) if cell.runs == 1 and cell.segment == self._segment else np.zeros(2)
+
+    def remember(self, cell: Cell, largest: Floats) -> None:
+        """What was found in a cell."""
+        before = self._largest if cell.segment == self._segment else np.zeros(2)
+        self._segment, self._largest = cell.segment, np.fmax(before, largest)
 
 
 def measured(good: Cells, bad: Cells, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:

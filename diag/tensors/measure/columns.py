@@ -37,22 +37,30 @@ def smallest(bits: Bits) -> tuple[Bits, Bits, Bits]:
     return least.min(axis=1), least_signed.min(axis=1), sizes
 
 
-def largest(apart: Singles, a: Singles, sizes: Singles, tiny: np.float32) -> tuple[int, int, float]:
-    """Of one run of `fit` length: index of the first largest size of a difference (`apart`), index of the first largest
-    |difference| / max(|a|, tiny), and that quotient. `sizes`: the smallest |a| of each column."""
+def largest(apart: Singles, a: Singles, sizes: Singles, tiny: np.float32, seen: npt.NDArray[np.float64]) -> tuple[int, float, int, float]:
+    """Of one run of `fit` length: index of the first largest size of a difference (`apart`), that size, index of the first
+    largest |difference| / max(|a|, tiny), and that quotient. `sizes`: the smallest |a| of each column. What cannot be larger
+    than the size and the quotient `seen` has the index -1, and such a quotient is told as its bound."""
     apart, a = apart.reshape(-1, WIDTH), a.reshape(-1, WIDTH)
     highest = _known(_sizes(apart))
-    columns = np.flatnonzero(highest == highest.max())
-    at, _ = _first_largest(np.abs(apart.take(columns, axis=1)), columns)
+    most, at = float(highest.max()), -1
+    if most > seen[0]:
+        columns = np.flatnonzero(highest == most)
+        at, _ = _first_largest(np.abs(apart.take(columns, axis=1)), columns)
     bound = _known(np.divide(highest, np.fmax(sizes, tiny)))
-    promising = bound >= PROMISING * bound.max()
-    at_relative, relative = _largest_quotient(apart, a, np.flatnonzero(promising), tiny)
-    others = np.flatnonzero((bound >= relative) & ~promising)
+    limit = float(bound.max())
+    return at, most, *(_largest_of_promising(apart, a, bound, limit, tiny) if limit > seen[1] else (-1, limit))
+
+
+def _largest_of_promising(apart: Singles, a: Singles, bound: Singles, limit: float, tiny: np.float32) -> tuple[int, float]:
+    promising = bound >= PROMISING * limit
+    at, quotient = _largest_quotient(apart, a, np.flatnonzero(promising), tiny)
+    others = np.flatnonzero((bound >= quotient) & ~promising)
     if len(others):
-        found, quotient = _largest_quotient(apart, a, others, tiny)
-        if (quotient, -found) > (relative, -at_relative):
-            return at, found, quotient
-    return at, at_relative, relative
+        found, other = _largest_quotient(apart, a, others, tiny)
+        if (other, -found) > (quotient, -at):
+            return found, other
+    return at, quotient
 
 
 def _sizes(table: Singles) -> Singles:

@@ -21,8 +21,9 @@ from diag.tensors.measure.widening import Cells, Kind
 
 BLOCKS = 8
 """Of a cell, which share the arithmetic on their sums."""
-BLOCK = 512 * 1024
-"""Numbers; fewer, and threads wait for each other between the calls of numpy; more, and they leave the third-level cache."""
+BLOCK = {2: 768 * 1024, 4: 512 * 1024}
+"""Numbers, by the bytes of one; fewer, and threads wait for each other between the calls of numpy; more, and they leave the
+third-level cache."""
 
 _ROW = 256
 """Shorter rows have their sums formed apart: a call a row weighs more than the second look."""
@@ -43,21 +44,23 @@ Singles = npt.NDArray[np.float32]
 # what one look at the numbers tells of a line: a run, or a block of a run longer than that
 (
     LENGTH, LEAST, MOST, LEAST_SIGNED, MOST_SIGNED, ZEROS, LEAST_BAD, MOST_BAD, LEAST_SIGNED_BAD, MOST_SIGNED_BAD, ZEROS_BAD,
-    TOTAL, SQUARES, TOTAL_APART, ALONG, APART, UNEQUAL, BITS, ABS_AT, ABS_GOOD, ABS_BAD, REL_AT, REL_GOOD, REL_BAD, REL, COLUMNS,
-) = range(26)  # fmt: skip
+    TOTAL, SQUARES, TOTAL_APART, ALONG, APART, UNEQUAL, BITS, ABS_AT, ABS_GOOD, ABS_BAD, REL_AT, REL_GOOD, REL_BAD, ABS, REL, COLUMNS,
+) = range(27)  # fmt: skip
 """LEAST to MOST_SIGNED: ends of the bits, read without and with a sign. ALONG: the difference times good. APART: its square.
-ABS_… and REL_…: where the largest is, and the bits of the two numbers there."""
+ABS and REL: the largest, as good as float32 tells. ABS_… and REL_…: where it is, and the bits of the two numbers there; an
+index of -1: it is no larger than one that was seen before, and was not looked for."""
 
 
 def measured_single(read: Read, both: Both, cell: Cell, room: Room) -> tuple[sums.Table, list[Rows]]:
     """As `cells.measured`, but a single run that is longer than a block has a line per block. Reads block by block."""
-    blocks = list(_blocks(cell))
+    blocks = list(_blocks(cell, block_of(both)))
     look = np.zeros((COLUMNS, sum(block.runs for block in blocks)))
     rows: list[list[Rows]] = []
+    seen = room.largest_of(cell)
     first = 0
     with np.errstate(all="ignore"):
         for block in blocks:
-            rows.append(_look(read(block.start, block.stop), both, block, room, look[:, first : first + block.runs]))
+            rows.append(_look(read(block.start, block.stop), both, block, room, seen, look[:, first : first + block.runs]))
             first += block.runs
         table, wrong = _told(look, both, cell.start)
     if wrong.any():
@@ -68,26 +71,32 @@ def measured_single(read: Read, both: Both, cell: Cell, room: Room) -> tuple[sum
                 good, bad = read(block.start, block.stop)
                 table[lines], rows[number] = measured(good, bad, both, block, room)
             first += block.runs
+    room.remember(cell, table[:, [sums.MAX_ABS, sums.MAX_REL]].max(axis=0))
     if len(table) > cell.runs > 1:
         table = np.concatenate([sums.total(run) for run in np.split(table, cell.runs)])
     return table, [row for found in rows for row in found]
 
 
-def _blocks(cell: Cell) -> Iterator[Cell]:
+def block_of(both: Both) -> int:
+    """At most so many numbers are looked at together."""
+    return BLOCK[max(both.good.number.itemsize, both.bad.number.itemsize)]
+
+
+def _blocks(cell: Cell, most: int) -> Iterator[Cell]:
     """The cell in blocks of whole runs, or its runs in blocks of their own."""
-    if cell.length <= BLOCK:
-        at_once = BLOCK // cell.length
+    if cell.length <= most:
+        at_once = most // cell.length
         for first in range(0, cell.runs, at_once):
             yield replace(cell, start=cell.start + first * cell.length, runs=min(at_once, cell.runs - first))
         return
-    step = BLOCK // cell.row * cell.row if 0 < cell.row <= BLOCK else BLOCK
+    step = most // cell.row * cell.row if 0 < cell.row <= most else most
     for begin in range(0, cell.size, cell.length):
         for start in range(0, cell.length, step):
             yield replace(cell, start=cell.start + begin + start, runs=1, length=min(step, cell.length - start))
 
 
-def _look(pair: list[Cells], both: Both, block: Cell, room: Room, found: Floats) -> list[Rows]:
-    """The numbers of a block are looked at here and nowhere else."""
+def _look(pair: list[Cells], both: Both, block: Cell, room: Room, seen: Floats, found: Floats) -> list[Rows]:
+    """The numbers of a block are looked at here and nowhere else. `seen`: see `Room.largest_of`."""
     shape = block.runs, block.length
     good, bad = (side.reshape(shape) for side in pair)
     found[LENGTH] = block.length
@@ -112,7 +121,7 @@ def _look(pair: list[Cells], both: Both, block: Cell, room: Room, found: Floats)
     if sizes is None:
         _largest_of_short(d, a, good, bad, both, smallest, room, found)
     else:
-        _largest_by_column(d, a, good, bad, both, sizes, found)
+        _largest_by_column(d, a, good, bad, both, sizes, seen, found)
     return rows
 
 
@@ -141,10 +150,10 @@ def _ends_by_column(cells: Cells, found: Floats) -> Cells:
     return sizes
 
 
-def _largest_by_column(d: Singles, a: Singles, good: Cells, bad: Cells, both: Both, sizes: Cells, found: Floats) -> None:
+def _largest_by_column(d: Singles, a: Singles, good: Cells, bad: Cells, both: Both, sizes: Cells, seen: Floats, found: Floats) -> None:
     smallest = _singles(sizes, both.good, np.empty(sizes.size))
-    at = [columns.largest(*run, np.float32(both.good.tiny)) for run in zip(d, a, smallest, strict=True)]
-    found[ABS_AT], found[REL_AT], found[REL] = np.transpose(at)
+    at = [columns.largest(*run, np.float32(both.good.tiny), seen) for run in zip(d, a, smallest, strict=True)]
+    found[ABS_AT], found[ABS], found[REL_AT], found[REL] = np.transpose(at)
     for line in (ABS_AT, REL_AT):
         _bits_there(good, bad, found[line : line + 3])
 
@@ -153,7 +162,7 @@ def _largest_of_short(d: Singles, a: Singles, good: Cells, bad: Cells, both: Bot
     """`smallest`: as of `_ends`."""
     relative, smallest_normal = _room(room.spare, a), _TINY[both.good.dtype]
     absolute, quotients = found[ABS_AT : ABS_BAD + 1], found[REL_AT : REL_BAD + 1]
-    _largest(d, good, bad, absolute)
+    found[ABS] = _largest(d, good, bad, absolute)
     if smallest is None or smallest >= smallest_normal:
         np.divide(d, a, out=relative)
         found[REL] = _largest(relative, good, bad, quotients)
@@ -207,7 +216,7 @@ def _relative(d: Singles, a: Singles, cells: Cells, kind: Kind, mask: Mask, out:
         out.reshape(-1)[few] = d.take(few) / np.float32(kind.tiny)
         return
     base = np.abs(a, out=out)
-    np.maximum(base, _all(kind.tiny, max(BLOCK, a.size))[: a.size].reshape(a.shape), out=base)
+    np.maximum(base, _all(kind.tiny, max(*BLOCK.values(), a.size))[: a.size].reshape(a.shape), out=base)
     np.divide(d, base, out=base)
 
 
@@ -256,11 +265,11 @@ def _told(of: Floats, both: Both, start: int) -> tuple[sums.Table, Mask]:
     largest = np.abs(_values(of[ABS_GOOD], both.good) - _values(of[ABS_BAD], both.bad))
     base = _values(of[REL_GOOD], both.good)
     relative = np.abs(base - _values(of[REL_BAD], both.bad)) / np.maximum(np.abs(base), both.good.tiny)
-    table[:, sums.MAX_ABS], table[:, sums.MAX_REL] = largest, relative
     begins = start + np.cumsum(of[LENGTH]) - of[LENGTH]
-    table[:, sums.AT_ABS] = np.where(largest > 0, begins + of[ABS_AT], -1)
-    table[:, sums.AT_REL] = np.where(relative > 0, begins + of[REL_AT], -1)
-    wrong |= (squares_bad < _CANCELS * of[SQUARES]) | ((largest < _SMALL) & (of[UNEQUAL] > 0)) | ~np.isfinite(of[REL])
+    for size, at, largest_at, index in ((largest, of[ABS_AT], sums.MAX_ABS, sums.AT_ABS), (relative, of[REL_AT], sums.MAX_REL, sums.AT_REL)):
+        known = (size > 0) & (at >= 0)
+        table[:, largest_at], table[:, index] = np.where(known, size, 0.0), np.where(known, begins + at, -1)
+    wrong |= (squares_bad < _CANCELS * of[SQUARES]) | ((of[ABS] < _SMALL) & (of[UNEQUAL] > 0)) | ~np.isfinite(of[REL])
     return table, wrong
 
 

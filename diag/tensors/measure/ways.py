@@ -17,8 +17,8 @@ SINGLE_FROM = 4 << 20
 FUSED_FROM = 64 << 20
 """Numbers a side (256 MiB of float32): below, numpy is done before numba is imported. By the pair alone, so that equal pairs
 have equal figures whatever was measured before them."""
-CELL = 256 * 1024
-"""A call of the compiled loops is worth more numbers than one of numpy."""
+CELL = 512 * 1024
+"""A call of the compiled loops is worth more numbers than one of numpy; with fewer, threads wait for each other between the calls."""
 
 Way = Callable[[Read, Both, Cell, Room], tuple[sums.Table, list[Rows]]]
 
@@ -34,7 +34,8 @@ def way(both: Both, total: int) -> tuple[int, int, int, Way]:
         return streaming.CELL, streaming.CELL, streaming.BATCH, _measured
     fused = _fused() if total >= FUSED_FROM and available() else None
     if fused is None:
-        return single.BLOCKS * single.BLOCK, single.BLOCK, 1, single.measured_single
+        block = single.block_of(both)
+        return single.BLOCKS * block, block, 1, single.measured_single
     return CELL, CELL, streaming.BATCH, fused
 
 
