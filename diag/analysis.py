@@ -17,16 +17,18 @@ from diag.rules import Rule
 from diag.sources import Dates, Source, sources_of
 
 
-def analyse(paths: Sequence[Path], rules: Sequence[Rule], extras: Extras | None = None, dates: Dates | None = None) -> list[Diagnosis]:
+def analyse(
+    paths: Sequence[Path], rules: Sequence[Rule], extras: Extras | None = None, dates: Dates | None = None, *, pictures: bool = True
+) -> list[Diagnosis]:
     """One Diagnosis per capture, in order of time. Bundles of different hosts are one incident and judged together.
 
-    Bundles were redacted when they were taken; what is told of loose files is redacted here.
+    Without `pictures` sections that are made of plots alone are left out. Bundles were redacted when they were taken; what is told of loose files is redacted here.
     """
     extras = extras or Extras()
     collectors = evidence.collectors_of(extras)
     found = sources_of(list(paths), collectors, dates)
     redactor = Redactor()
-    told = [(group, _one(group, rules, collectors, extras, paths)) for group in captures(found)]
+    told = [(group, _one(group, rules, collectors, extras, paths, pictures=pictures)) for group in captures(found)]
     return [masked(diagnosis, redactor) if any(source.manifest is None for source in group) else diagnosis for group, diagnosis in told]
 
 
@@ -79,13 +81,13 @@ def subject_of(loaded: Evidence, rules: Sequence[Rule], paths: Sequence[Path]) -
     }
 
 
-def _one(group: Sequence[Source], rules: Sequence[Rule], collectors: Sequence[Collector], extras: Extras, paths: Sequence[Path]) -> Diagnosis:
+def _one(group: Sequence[Source], rules: Sequence[Rule], collectors: Sequence[Collector], extras: Extras, paths: Sequence[Path], *, pictures: bool) -> Diagnosis:
     loaded = evidence.load(group, collectors, extras)
     subject = subject_of(loaded, rules, paths)
     pid = subject["pid"]
     context: engine.Context = {"bundle": str(paths[0]), "evidence": tuple(map(str, paths)), **({} if pid is None else {"pid": str(pid)})}
     found = engine.diagnose(loaded, rules, context, subject)
-    return replace(found, sections=tuple(section for section in sections.of(loaded) if not (section.unexplained and found.findings)))
+    return replace(found, sections=tuple(section for section in sections.of(loaded, pictures=pictures) if not (section.unexplained and found.findings)))
 
 
 def is_own(folder: Path, shipped: Path) -> bool:

@@ -64,7 +64,7 @@ def report(
     if form == "html" and output is None and sys.stdout.isatty():
         raise BadInput("a page of HTML is nothing for a terminal", hint="name a file with -o report.html, or send it through a pipe")
     with terminal.progress("analysing"):
-        diagnoses = analyse(paths, rules_dir, date, tz, events_map)
+        diagnoses = analyse(paths, rules_dir, date, tz, events_map, pictures=handoff or form == "html")
         whole = page(diagnoses, paths, date, tz, events_map) if form == "html" else None
         whole = markdown_of(diagnoses, limit or LIMITS[0], handoff=handoff) if form == "md" else whole
     if output is not None:

@@ -34,15 +34,15 @@ RULES = click.option("--rules", "rules_dir", type=click.Path(path_type=Path, exi
 
 
 def analyse(
-    paths: Sequence[Path], rules_dir: Path | None, date: str | None = None, tz: str | None = None, events_map: str | None = None
+    paths: Sequence[Path], rules_dir: Path | None, date: str | None = None, tz: str | None = None, events_map: str | None = None, *, pictures: bool = False
 ) -> "list[Diagnosis]":
     from diag import analysis, jail, rules
 
     dates = dates_of(date, tz, events_map)
     if rules_dir is not None and not analysis.is_own(rules_dir, rules.shipped()):
-        diagnoses = jail.analyse(paths, rules_dir, dates)
+        diagnoses = jail.analyse(paths, rules_dir, dates, pictures=pictures)
     else:
-        diagnoses = analysis.analyse(paths, rules.load(rules.shipped()), dates=dates)
+        diagnoses = analysis.analyse(paths, rules.load(rules.shipped()), dates=dates, pictures=pictures)
     _say_if_blind(diagnoses)
     if events_map is None:
         _say_if_left_behind(paths)

@@ -32,6 +32,8 @@ class Misfit:
     count: int
     source: str
     """Where the first of them stands."""
+    at: int = 0
+    """Number of that row."""
 
 
 def frame(table: Table, rows: Sequence[Mapping[str, object]]) -> "tuple[pd.DataFrame, list[Misfit]]":
@@ -48,7 +50,7 @@ def frame(table: Table, rows: Sequence[Mapping[str, object]]) -> "tuple[pd.DataF
             bad = [at for at, (before, after) in enumerate(zip(values, fitting, strict=True)) if before is not None and after is None]
             data[column.name] = _series(column, fitting)
             if bad:
-                misfits.append(Misfit(column.name, len(bad), str(rows[bad[0]].get("source") or "unknown")))
+                misfits.append(Misfit(column.name, len(bad), str(rows[bad[0]].get("source") or "unknown"), bad[0]))
     return pd.DataFrame(data), misfits
 
 

@@ -5,6 +5,8 @@ CREATE TABLE AS from frames, then views (SQL) and derivations (Python) are compu
 need, and the connection is locked: no files, no settings, no extensions.
 """
 
+import contextlib
+import gc
 import importlib
 import importlib.util
 import pkgutil
@@ -21,8 +23,9 @@ import duckdb
 from diag import lineage, parsing, spool
 from diag.collectors import Collector, hint_of
 from diag.collectors import discover as discover_collectors
-from diag.columns import Misfit, frame, summary
+from diag.columns import Misfit, summary
 from diag.errors import BadInput, LlmdiagError, SqlError
+from diag.loading import create, declared
 from diag.model import Collected
 from diag.sources import Dates, Source, sources_of
 from diag.tables import Column, Table, merged
@@ -192,25 +195,41 @@ def collectors_of(extras: Extras) -> tuple[Collector, ...]:
 
 def load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Extras | None = None) -> Evidence:
     """Parse, load, derive, lock."""
-    extras = extras or Extras()
+    with _no_garbage_collection():
+        return _load(sources, collectors, extras or Extras())
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Rows by the hundred thousand make no cycles; to look for some again and again takes a tenth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _load(sources: Sequence[Source], collectors: Sequence[Collector], extras: Extras) -> Evidence:
     tables = merged(table for collector in collectors for table in collector.TABLES)
     rows, collected = parsing.parse_all(sources, collectors, tables)
     connection = duckdb.connect(":memory:", config={"threads": "2", "memory_limit": "2GB", **({} if extras.spill else {"temp_directory": ""})})
     connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
     columns: dict[str, Mapping[str, Column]] = {name: {column.name: column for column in table.columns} for name, table in tables.items()}
     bases: dict[str, frozenset[str]] = {name: frozenset({name}) for name in tables}
-    connection.execute("; ".join(_declared(table) for name, table in tables.items() if not rows.get(name)))
-    misfits = {name: _create(connection, table, rows[name]) for name, table in tables.items() if rows.get(name)}
+    connection.execute("; ".join(declared(table) for name, table in tables.items() if not rows.get(name)))
+    misfits = {name: create(connection, table, rows[name]) for name, table in tables.items() if rows.get(name)}
     collected = [*collected, *_unfit(misfits, collectors)]
     if extras.spooled is not None:
         collected = [*(item for item in collected if item.table_name not in extras.spooled.tables), *extras.spooled.collected]
         spool.attach(connection, extras.spooled)
-    _create(connection, tables["collected"], [_line(item) for item in collected])
+    create(connection, tables["collected"], [_line(item) for item in collected])
     filled = {"collected", *(name for name, found in rows.items() if found), *(extras.spooled.tables if extras.spooled is not None else ())}
     stumbled = _compute(connection, columns, bases, extras, filled)
     if stumbled:
         collected = [*collected, *stumbled]
-        _create(connection, tables["collected"], [_line(item) for item in collected])
+        create(connection, tables["collected"], [_line(item) for item in collected])
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
     hints = {table: hint_of(collector, lambda table: rows.get(table, ())) for collector in collectors for table in collector.FEEDS}
     hints |= {column: hint for collector in collectors for column, hint in getattr(collector, "COLUMN_HINTS", {}).items()}
@@ -278,28 +297,6 @@ def _unfit(misfits: Mapping[str, Sequence[Misfit]], collectors: Sequence[Collect
             yield Collected(feeders.get(table, "unknown"), table, "partial", summary(found))
 
 
-def _declared(table: Table) -> str:
-    """SQL of the table without rows."""
-    columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
-    return f'CREATE OR REPLACE TABLE "{table.name}" ({columns})'
-
-
-def _create(connection: duckdb.DuckDBPyConnection, table: Table, rows: Sequence[Mapping[str, object]]) -> list[Misfit]:
-    """CREATE OR REPLACE TABLE AS from a frame, registered only while it is copied. Returns what did not fit and is NULL."""
-    if not rows:
-        connection.execute(_declared(table))
-        return []
-    stray = set().union(*rows) - set(table.column_names)
-    if stray:
-        raise BadInput(f"table {table.name} has no column {', '.join(sorted(stray))}", hint="declare it in diag/tables or in TABLES")
-    incoming, misfits = frame(table, rows)
-    connection.register("incoming", incoming)
-    select = ", ".join(f'CAST("{column.name}" AS {column.type}) AS "{column.name}"' for column in table.columns)
-    connection.execute(f'CREATE OR REPLACE TABLE "{table.name}" AS SELECT {select} FROM incoming')
-    connection.unregister("incoming")
-    return misfits
-
-
 def _compute(
     connection: duckdb.DuckDBPyConnection,
     columns: dict[str, Mapping[str, Column]],
@@ -319,7 +316,7 @@ def _compute(
         order = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         raise SqlError(f"views and derivations need each other: {error.args[1]}") from error
-    connection.execute("; ".join(_declared(table) for module in derivations.values() for table in module.GIVES))
+    connection.execute("; ".join(declared(table) for module in derivations.values() for table in module.GIVES))
     made: dict[str, pd.DataFrame] = {}
     for name in order:
         if name in views:
@@ -378,8 +375,8 @@ def _derive(
         given, reason = {}, _odd(error, name)
         stumbled = [Collected(name, table.name, "partial", reason) for table in module.GIVES]
     for table in module.GIVES:
-        records = cast("list[dict[str, object]]", given[table.name].astype(object).where(given[table.name].notna(), None).to_dict("records")) if table.name in given else []
-        misfits = _create(connection, table, records) if records else []
+        records = _records(given[table.name]) if table.name in given else []
+        misfits = create(connection, table, records) if records else []
         filled |= {table.name} if records else set()
         if misfits and parsing.is_strict():
             raise SqlError(f"derive/{name}.py, table {table.name}: {summary(misfits)}", hint="GIVES and what derive() returns do not agree")
@@ -388,6 +385,12 @@ def _derive(
         columns[table.name] = {column.name: column for column in table.columns}
         bases[table.name] = frozenset(base for need in module.NEEDS for base in bases[need]) | {item.table_name for item in stumbled if item.table_name == table.name}
     return stumbled
+
+
+def _records(made: "pd.DataFrame") -> list[dict[str, object]]:
+    """Rows with None for what is missing."""
+    columns, names = made.astype(object).where(made.notna(), None), [str(name) for name in made.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*(columns[name].tolist() for name in names), strict=True)]
 
 
 def _odd(error: Exception, name: str) -> str:

@@ -52,10 +52,11 @@ def query(
 
 
 def analyse(
-    paths: Sequence[Path], rules: Path, dates: Dates | None = None, *, deadline_s: float = DEADLINE_S, memory_bytes: int = MEMORY_BYTES
+    paths: Sequence[Path], rules: Path, dates: Dates | None = None, *, pictures: bool = True, deadline_s: float = DEADLINE_S,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> list[Diagnosis]:
     """Run a stranger's rules over the evidence in a child. Raises RuleError, SqlError naming the rule and the signal."""
-    request = {"do": "analyse", "paths": [str(p) for p in paths], "rules": str(rules), "dates": asdict(dates or Dates())}
+    request = {"do": "analyse", "paths": [str(p) for p in paths], "rules": str(rules), "dates": asdict(dates or Dates()), "pictures": pictures}
     try:
         answer = _run(request, deadline_s, memory_bytes)
     except LlmdiagError as error:
@@ -108,7 +109,8 @@ def _child(request: Mapping[str, Any]) -> bytes:
     extras = evidence.Extras(watch=_say_now, spill=False, wary=True)  # a query that is stopped leaves no gigabytes in the current folder
     if request["do"] == "analyse":
         found = rules.load(Path(str(request["rules"])))
-        return msgspec.json.encode(analysis.analyse(paths, found, extras, Dates(**request["dates"])), enc_hook=str)
+        diagnoses = analysis.analyse(paths, found, extras, Dates(**request["dates"]), pictures=bool(request["pictures"]))
+        return msgspec.json.encode(diagnoses, enc_hook=str)
     answer = evidence.open_paths(paths, extras=extras, dates=Dates(**request["dates"])).find(str(request["sql"]), "query", MAX_ROWS)
     return msgspec.json.encode(Rows(list(answer.columns), answer.rows, answer.more), enc_hook=str)
 

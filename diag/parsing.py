@@ -8,6 +8,7 @@ from diag.collectors import Collector
 from diag.errors import BadInput, CollectorError, LlmdiagError
 from diag.manifest import CollectorRun
 from diag.model import Artefact, Collected
+from diag.parts import spelled_out
 from diag.sources import Source
 from diag.tables import Table
 
@@ -35,7 +36,7 @@ def seen_rows(collector: Collector, artefacts: Sequence[Artefact]) -> dict[str, 
     rows: dict[str, list[Mapping[str, object]]] = {}
     try:
         for table, row in collector.parse(artefacts):
-            rows.setdefault(table, []).append(row)
+            rows.setdefault(table, []).extend(spelled_out(row))
     except CollectorError:
         pass
     return rows

@@ -164,6 +164,11 @@ def _head(path: Path) -> bytes:
         return b""
 
 
+def _certain(name: str, begin: bytes, collectors: Sequence[Collector]) -> str | None:
+    """The collector that is certain that it is one of its files."""
+    return next((c.NAME for c in collectors if hasattr(c, "certain") and c.certain(name, begin)), None)
+
+
 def _from_bundle(opened: bundle_reader.Bundle, collectors: Sequence[Collector]) -> Source:
     artefacts: dict[str, list[Artefact]] = {}
     for artefact in opened.artefacts:
@@ -191,9 +196,10 @@ def _from_loose(insides: Sequence[_Inside], collectors: Sequence[Collector], dat
                     raise BadInput(f"cannot read {shown(path)}: {error}", hint="check its permissions; what comes through a pipe must be saved first") from error
                 unknown.append(f"{name} ({error})")
                 continue
-            if len(heads) < MAX_DATED and b"\0" not in begin:
+            certain = _certain(path.name, begin, collectors)
+            owner = certain or (next((c.NAME for c in collectors if c.recognise(path.name, begin)), None) if begin else None)
+            if certain is None and len(heads) < MAX_DATED and b"\0" not in begin:
                 heads[name] = begin[:MAX_DATED_BYTES]
-            owner = next((c.NAME for c in collectors if c.recognise(path.name, begin)), None) if begin else None
             found = Artefact(name, owner or "", lambda path=path: path.open("rb"), dates.year, dates.zone)  # type: ignore[misc]
             if owner is None:
                 unknown.append(name)

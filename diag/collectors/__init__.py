@@ -9,6 +9,7 @@ A collector module has
     BUDGET_S, BUDGET_BYTES = what its live part may cost at most
     HINT          = the command that collects its tables ({pid} is filled in)
     BESIDE        = optional: collectors whose artefacts its `parse` is given too (a log may tell of more than one thing)
+    certain(name, head) = optional: is it one of mine, and nobody else's? Asked first, and quick: no other collector looks at such a file
     also(owner, head) = optional: is this loose file of the collector `owner` of use to me too? (A whole journal may hold engine lines.)
     wanted(mine)  = optional: my artefacts of one source -> which further files (by path) I want for what mine say (a map names logs)
     LIVE          = optional: False = reads nothing of a live service, only what is handed in

@@ -28,7 +28,7 @@ from diag.instruments import dumper, ptrace_guard
 from diag.instruments.stack_sampler import Pause, Sampler, Taken
 from diag.live import Collecting, Locals, Options, Patient
 from diag.model import Artefact, Row
-from diag.parsers import stack_artefacts
+from diag.parsers import pyspy, stack_artefacts
 from diag.parsers.key_texts import looks_like_key, text_of
 from diag.parsers.pyspy import JsonFrame, JsonThread
 from diag.parsers.stack_artefacts import Attempt, OneSample
@@ -96,6 +96,12 @@ def recognise(name: str, head: bytes) -> bool:
     """Saved stacks, strace or perf output, or an artefact of this collector."""
     text = head.decode("utf-8", "replace")
     return text.startswith((stack_artefacts.SAMPLE_HEAD, stack_artefacts.INDEX_HEAD)) or format_of(name, text) is not None
+
+
+def certain(name: str, head: bytes) -> bool:
+    """JSON of py-spy or of this collector: nothing else begins like it."""
+    text = head.decode("utf-8", "replace")
+    return text.startswith((stack_artefacts.SAMPLE_HEAD, stack_artefacts.INDEX_HEAD)) or pyspy.looks_like_json(text)
 
 
 def parse(artefacts: Sequence[Artefact]) -> Iterator[Row]:

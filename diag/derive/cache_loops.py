@@ -88,7 +88,7 @@ def _of_suspects(frames: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame":
     import pandas as pd
 
     suspects = pd.concat([_hot(frames["thread_activity"])[THREAD], frames["stack_locals"][THREAD]]).drop_duplicates()
-    return frames["stack_frames"].merge(suspects, on=THREAD)
+    return frames["stack_frames"].merge(suspects, on=THREAD) if len(suspects) else pd.DataFrame()
 
 
 def _hot(activity: "pd.DataFrame") -> "pd.DataFrame":

@@ -5,16 +5,17 @@ Stacks and sockets are used where they are there; a title needs neither.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from diag.looks import Look, looks
 from diag.tables import Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NEEDS = ("processes",)
-WANTS = ("stack_frames", "sockets")
+WANTS = ("stacks", "sockets")
 GIVES: tuple[Table, ...] = (
     table(
         "process_roles",
@@ -45,13 +46,13 @@ SERVES = re.compile(r"(^|/)(uvloop/\w+|asyncio/(base_events|runners)|socketserve
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
-    """processes (+ stack_frames, sockets) -> process_roles."""
+    """processes (+ stacks, sockets) -> process_roles."""
     import pandas as pd
 
     rows = frames["processes"]
     if rows.empty:
         return {}
-    stacks = _by_stack(frames.get("stack_frames"), frames.get("sockets"))
+    stacks = _by_stack(looks(frames.get("stacks")), frames.get("sockets"))
     ordered = rows.sort_values("read", kind="stable", na_position="first")
     reads: dict[Identity, list[tuple[object, ...]]] = {}
     for read in zip(*(ordered[name] for name in READ), strict=True):
@@ -78,33 +79,31 @@ def _row(who: Identity, reads: list[tuple[object, ...]], stacks: Mapping[Identit
     return {**row, "role": found[0], "said_by": "stack", "source": found[1]}
 
 
-def _by_stack(rows: "pd.DataFrame | None", sockets: "pd.DataFrame | None") -> dict[Identity, Said]:
+def _by_stack(seen: Sequence[Look], sockets: "pd.DataFrame | None") -> dict[Identity, Said]:
     """Process -> role that its stacks tell, and the frame that says so."""
-    if rows is None or rows.empty:
-        return {}
-    whole = rows[rows["whole"].ne(False) | rows["whole"].isna()]
+    whole = [look for look in seen if look.whole is not False]
     roles: dict[Identity, Said] = {}
     for who, role, source in _innermost(whole, _told):
         if who not in roles or RANKS.index(role) < RANKS.index(roles[who][0]):
             roles[who] = (role, source)
     ports = _listening(sockets)
-    main = whole[whole["tid"].eq(whole["pid"]).fillna(False) | whole["thread"].eq("MainThread").fillna(False)]  # metrics have threads of their own
+    main = [look for look in whole if (look.tid is not None and look.tid == look.pid) or look.thread == "MainThread"]  # metrics have threads of their own
     for who, role, source in _innermost(main, _serves):
         if who[:-1] in ports:
             roles.setdefault(who, (role, source))
     return roles
 
 
-def _innermost(rows: "pd.DataFrame", tell: Callable[[str, str], str | None]) -> Iterator[tuple[Identity, str, str]]:
-    """Process, role and source of the innermost frame of each stack that tells a role."""
-    if rows.empty:
-        return
-    places = [(str(file), str(func)) for file, func in zip(rows["file"].fillna("?"), rows["func"].fillna("?"), strict=True)]
-    roles = {place: tell(*place) for place in set(places)}
-    mine = [roles[place] or "" for place in places]
-    telling = rows.assign(told=mine)[[role != "" for role in mine]].sort_values("depth", kind="stable").drop_duplicates([*PROCESS, "tid", "sample"])
-    for *process, role, source in zip(*(telling[name] for name in (*PROCESS, "told", "source")), strict=True):
-        yield _identity(process), role, str(source)
+def _innermost(seen: Sequence[Look], tell: Callable[[str, str], str | None]) -> Iterator[tuple[Identity, str, str]]:
+    """Process, role and source of the innermost frame of each stack that tells a role; those whose frame lies innermost first."""
+    told = {look.packed: _first(look, tell) for look in {look.packed: look for look in seen}.values()}
+    telling = [(found, look) for look in seen if (found := told[look.packed]) is not None]
+    for (depth, role), look in sorted(telling, key=lambda item: item[0][0]):
+        yield (look.bundle, look.host, look.capture, look.pid, look.started_at), role, look.source(depth)
+
+
+def _first(look: Look, tell: Callable[[str, str], str | None]) -> tuple[int, str] | None:
+    return next(((depth, role) for depth, frame in enumerate(look.stack) if (role := tell(frame.file, frame.func)) is not None), None)
 
 
 def _told(file: str, func: str) -> str | None:

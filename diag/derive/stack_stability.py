@@ -5,14 +5,15 @@ A hung thread's leaf may differ at every look; the function it never leaves does
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from diag.looks import Look, looks
 from diag.tables import Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NEEDS = ("stack_frames",)
+NEEDS = ("stacks",)
 GIVES: tuple[Table, ...] = (
     table(
         "stack_stability",
@@ -34,40 +35,45 @@ GIVES: tuple[Table, ...] = (
 
 Frame = tuple[str, str]
 CHAIN_FRAMES = 4
-THREAD = ("bundle", "host", "capture", "pid", "tid")
-USED = ("started_at", "thread", "source", "of", "ts", "owns_gil")
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
-    """stack_frames -> stack_stability. Plain lists inside: a frame per thread costs a second at 200 threads."""
+    """stacks -> stack_stability. Native frames differ below the same Python call, and do not count."""
     import pandas as pd
 
-    rows = frames["stack_frames"]
-    rows = rows[rows["native"].ne(True) | rows["native"].isna()]  # native frames differ below the same Python call
-    if rows.empty:
-        return {}
-    taken = rows.groupby(["bundle", "capture", "pid"], dropna=False)["sample"].transform("nunique")  # a dump may name no process
-    rows = rows.assign(of=taken, number=rows.groupby([*THREAD], dropna=False, sort=False).ngroup())
-    whole = rows[rows["whole"].ne(False) | rows["whole"].isna()]
-    ordered = whole.sort_values(["number", "sample", "depth"], ascending=[True, True, False])
-    columns = {name: ordered[name].tolist() for name in (*THREAD, *USED)}
-    columns |= {name: ordered[name].fillna("?").tolist() for name in ("func", "file")}
-    threads: dict[int, dict[int, list[int]]] = {}
-    for position, (number, sample) in enumerate(zip(ordered["number"].tolist(), ordered["sample"].tolist(), strict=True)):
-        threads.setdefault(number, {}).setdefault(sample, []).append(position)
-    out = [_stability(columns, _rooted(columns["func"], samples)) for samples in threads.values()]
+    python: dict[str, list[Frame]] = {}
+    taken: dict[tuple[object, ...], set[int | None]] = {}
+    threads: dict[tuple[object, ...], list[Look]] = {}
+    for look in looks(frames["stacks"]):
+        if look.packed not in python:
+            python[look.packed] = [(frame.func, frame.file) for frame in reversed(look.stack) if not frame.native]
+        if not python[look.packed]:
+            continue
+        taken.setdefault((look.bundle, look.capture, look.pid), set()).add(look.sample)  # a dump may name no process
+        if look.whole is not False:
+            threads.setdefault((look.bundle, look.host, look.capture, look.pid, look.tid), []).append(look)
+    out = []
+    for samples in threads.values():
+        first = samples[0]
+        ordered = sorted(samples, key=lambda look: (look.sample is None, look.sample))
+        out.append(_stability(_rooted(ordered, python), python, len(taken[first.bundle, first.capture, first.pid])))
     return {"stack_stability": pd.DataFrame(out)} if out else {}
 
 
-def _rooted(func: Sequence[str], samples: Mapping[int, list[int]]) -> list[list[int]]:
+def _rooted(samples: Sequence[Look], python: Mapping[str, list[Frame]]) -> list[Look]:
     """The samples of one thread that begin at its usual entry: a torn stack begins somewhere in the middle."""
-    roots = Counter(func[stack[0]] for stack in samples.values())
+    if len({look.packed for look in samples}) == 1:
+        return list(samples)
+    entries = [python[look.packed][0][0] for look in samples]
+    roots = Counter(entries)
     usual = max(sorted(roots), key=lambda name: roots[name])
-    return [stack for stack in samples.values() if func[stack[0]] == usual]
+    return [look for look, entry in zip(samples, entries, strict=True) if entry == usual]
 
 
 def common_callers(stacks: Sequence[Sequence[Frame]]) -> list[Frame]:
     """Stacks root first -> their longest common beginning."""
+    if len(stacks) == 1:
+        return list(stacks[0])
     common: list[Frame] = []
     for level in zip(*stacks, strict=False):
         if any(frame != level[0] for frame in level):
@@ -76,19 +82,21 @@ def common_callers(stacks: Sequence[Sequence[Frame]]) -> list[Frame]:
     return common
 
 
-def _stability(columns: Mapping[str, list[Any]], samples: Sequence[list[int]]) -> dict[str, object]:
-    """One row from the places of a thread's frames, sample by sample, each root first."""
-    stacks = [[(columns["func"][n], columns["file"][n]) for n in stack] for stack in samples]
-    common = common_callers(stacks)
-    last = samples[-1][-1]
-    times = [ts for ts in (columns["ts"][n] for stack in samples for n in stack) if ts == ts]  # not NaT
+def _stability(samples: Sequence[Look], python: Mapping[str, list[Frame]], of: int) -> dict[str, object]:
+    """One row from the looks at a thread, in the order of the samples."""
+    different = {look.packed: python[look.packed] for look in samples}
+    common = common_callers(list(different.values()))
+    last = samples[-1]
+    leaf = next(depth for depth, frame in enumerate(last.stack) if not frame.native)
+    times = [look.ts for look in samples if look.ts is not None]
     return {
-        **{name: columns[name][last] for name in (*THREAD, "started_at", "thread", "source", "of")},
-        "samples": len(stacks), "stacks": len({tuple(stack) for stack in stacks}),
+        **{name: getattr(last, name) for name in ("bundle", "host", "capture", "pid", "tid", "started_at", "thread")},
+        "source": last.source(leaf), "of": of,
+        "samples": len(samples), "stacks": len({tuple(stack) for stack in different.values()}),
         "common": len(common),
         "ancestor": common[-1][0] if common else None, "ancestor_file": common[-1][1] if common else None,
         "chain": " <- ".join(func for func, _ in reversed(common[-CHAIN_FRAMES:])) if common else None,
-        "leaves": ", ".join(sorted({stack[-1][0] for stack in stacks})),
-        "gil_samples": sum(columns["owns_gil"][stack[0]] is True for stack in samples),
+        "leaves": ", ".join(sorted({stack[-1][0] for stack in different.values()})),
+        "gil_samples": sum(look.owns_gil is True for look in samples),
         "first_ts": min(times, default=None), "last_ts": max(times, default=None),
     }

@@ -8,15 +8,16 @@ are, follow from comparing processes.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diag import places
+from diag.looks import Look, looks
 from diag.tables import Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NEEDS = ("stack_frames",)
+NEEDS = ("stacks",)
 WANTS = ("process_roles", "processes")
 GIVES: tuple[Table, ...] = (
     table(
@@ -55,23 +56,22 @@ GIVES: tuple[Table, ...] = (
 
 PROCESS = ("bundle", "host", "capture", "pid")
 STOPPED, SAYS_STOPPED = "stopped", "is stopped: by a signal, a tracer or a freezer"
-USED = ("ts", "started_at", "thread", "active", "owns_gil", "func", "file", "line", "native", "source")
 CHAIN_FRAMES = 5
 RANK = re.compile(r"(?:^|[_\s:-])((?:DP|PP|TP|EP|PCP|DCP)_?\d+|rank[_ ]?\d+)(?=\D|$)", re.IGNORECASE)
 
 
 def derive(frames: "Mapping[str, pd.DataFrame]") -> "Mapping[str, pd.DataFrame]":
-    """stack_frames (+ process_roles, processes) -> thread_places, odd_ranks."""
+    """stacks (+ process_roles, processes) -> thread_places, odd_ranks."""
     import pandas as pd
 
-    rows = frames["stack_frames"]
-    if rows.empty:
+    all_looks = sorted(looks(frames["stacks"]), key=lambda look: (look.sample is None, look.sample))
+    if not all_looks:
         return {}
     roles = _roles(frames.get("process_roles"))
     taken: dict[_Who, set[object]] = {}
-    columns = _columns(rows)
-    threads = _threads(columns, taken)
-    found = [_thread(who, samples, columns, roles.get(who[:4], (None, None)), len(taken[who[:4]])) for who, samples in threads.items()]
+    threads = _threads(all_looks, taken)
+    stacks = {look.packed: _Stack.of(look) for look in {look.packed: look for look in all_looks}.values()}
+    found = [_thread(who, samples, stacks, roles.get(who[:4], (None, None)), len(taken[who[:4]])) for who, samples in threads.items()]
     stopped = _stopped(frames.get("processes"))
     found = [row if who[:4] not in stopped else {**row, **_HELD} for who, row in zip(threads, found, strict=True)]
     odd = _odd([row for row in found if row["main"]])
@@ -86,9 +86,19 @@ def rank_in(title: str | None) -> str | None:
 
 
 _Who = tuple[object, ...]
-_Sample = list[int]
-"""The rows of one stack, leaf first."""
-_Columns = Mapping[str, Sequence[Any]]
+
+
+class _Stack(NamedTuple):
+    """What a stack means, leaf first."""
+
+    frames: tuple[places.Frame, ...]
+    place: places.Place | None
+    phase: str | None
+
+    @classmethod
+    def of(cls, look: Look) -> "_Stack":
+        frames = tuple(places.frame(frame.func, frame.file, frame.native) for frame in look.stack)
+        return cls(frames, places.place_of(frames), places.phase_of(frames))
 
 
 def _roles(rows: "pd.DataFrame | None") -> dict[_Who, tuple[str | None, str | None]]:
@@ -120,59 +130,41 @@ def _stopped(rows: "pd.DataFrame | None") -> set[_Who]:
     return {who for who, looks in held.items() if all(looks)}
 
 
-def _columns(rows: "pd.DataFrame") -> _Columns:
-    """Plain lists, leaf of the first sample first: a frame per thread is slow. What is missing is None."""
-    ordered = rows.sort_values(["sample", "depth"], kind="stable")
-    columns = {name: ordered[name].astype(object).where(ordered[name].notna(), None).tolist() for name in (*PROCESS, "tid", "whole", "sample", *USED)}
-    known: dict[tuple[object, object, object], places.Frame] = {}
-    frames = []
-    for func, file, native in zip(columns["func"], columns["file"], columns["native"], strict=True):
-        frame = known.get((func, file, native))
-        if frame is None:
-            frame = known[func, file, native] = places.frame(func or "?", file or "?", native is True)
-        frames.append(frame)
-    return {**columns, "frame": frames}
+def _threads(looked: Sequence[Look], taken: dict[_Who, set[object]]) -> dict[_Who, list[Look]]:
+    """Thread -> the looks that showed a whole stack, first sample first; `taken` is told the samples of each process."""
+    found: dict[_Who, list[Look]] = {}
+    for look in looked:
+        who = (look.bundle, look.host, look.capture, look.pid, look.tid)
+        taken.setdefault(who[:4], set()).add(look.sample)
+        if look.whole is not False:
+            found.setdefault(who, []).append(look)
+    return found
 
 
-def _threads(columns: _Columns, taken: dict[_Who, set[object]]) -> dict[_Who, list[_Sample]]:
-    """Thread -> its whole stacks, first sample first; `taken` is told the samples of each process."""
-    found: dict[_Who, dict[object, _Sample]] = {}
-    who_is = zip(*(columns[name] for name in (*PROCESS, "tid")), strict=True)
-    for number, (who, whole, sample) in enumerate(zip(who_is, columns["whole"], columns["sample"], strict=True)):
-        taken.setdefault(who[:4], set()).add(sample)
-        if whole is not False:
-            found.setdefault(who, {}).setdefault(sample, []).append(number)
-    return {who: list(samples.values()) for who, samples in found.items()}
-
-
-def _thread(who: _Who, samples: Sequence[_Sample], columns: _Columns, role_rank: tuple[str | None, str | None], of: int) -> dict[str, Any]:
+def _thread(who: _Who, samples: Sequence[Look], stacks: Mapping[str, _Stack], role_rank: tuple[str | None, str | None], of: int) -> dict[str, Any]:
     """One row of thread_places."""
-    stacks = [tuple(columns["frame"][number] for number in sample) for sample in samples]
-    here = [places.place_of(stack) for stack in stacks]
-    names = {place.id if place is not None else None for place in here}
-    place = here[-1] if len(names) == 1 else None
-    phases = {phase for stack in stacks if (phase := places.phase_of(stack)) is not None}
-    tops = [sample[0] for sample in samples]
-    top = tops[-1]
-    name = columns["thread"][top]
-    times = [columns["ts"][number] for number in tops if columns["ts"][number] is not None]
-    looks = {(stack, tuple(columns["line"][number] for number in sample)) for stack, sample in zip(stacks, samples, strict=True)}
-    active = [columns["active"][number] for number in tops]
-    gil = [columns["owns_gil"][number] for number in tops]
+    different = {look.packed: stacks[look.packed] for look in samples}
+    names = {None if stack.place is None else stack.place.id for stack in different.values()}
+    last = samples[-1]
+    frames, place, _ = stacks[last.packed]
+    place = place if len(names) == 1 else None
+    phases = {stack.phase for stack in different.values() if stack.phase is not None}
+    times = [look.ts for look in samples if look.ts is not None]
+    gil = [look.owns_gil for look in samples]
     return {
         **dict(zip((*PROCESS, "tid"), who, strict=True)),
-        "started_at": columns["started_at"][top], "source": columns["source"][top], "thread": name,
-        "main": name == "MainThread" or (who[4] is not None and who[4] == who[3]) or (name is None and bool(phases)),
+        "started_at": last.started_at, "source": last.source(0), "thread": last.thread,
+        "main": last.thread == "MainThread" or (who[4] is not None and who[4] == who[3]) or (last.thread is None and bool(phases)),
         "role": role_rank[0], "rank": role_rank[1],
         "place": "mixed" if len(names) > 1 else None if place is None else place.id,
         "says": None if place is None else place.says, "rest": None if place is None else place.rest,
         "waits_for": (place.waits_for or None) if place is not None else None,
         "phase": phases.pop() if len(phases) == 1 else "startup" if "startup" in phases else None,
-        "samples": len(samples), "of": of, "same": None if len(samples) < 2 else len(looks) == 1,
+        "samples": len(samples), "of": of, "same": None if len(samples) < 2 else len(different) == 1,
         "span_s": (max(times) - min(times)).total_seconds() if len(times) > 1 else None, "last_ts": max(times, default=None),
-        "active_samples": sum(one is True for one in active), "gil_samples": sum(one is True for one in gil),
-        "asleep_with_gil": None if None in gil else sum(held is True and on_cpu is False for held, on_cpu in zip(gil, active, strict=True)),
-        "leaf": stacks[-1][0].func, "chain": " <- ".join(frame.func for frame in stacks[-1][:CHAIN_FRAMES]),
+        "active_samples": sum(look.active is True for look in samples), "gil_samples": sum(held is True for held in gil),
+        "asleep_with_gil": None if None in gil else sum(look.owns_gil is True and look.active is False for look in samples),
+        "leaf": frames[0].func, "chain": " <- ".join(frame.func for frame in frames[:CHAIN_FRAMES]),
     }
 
 

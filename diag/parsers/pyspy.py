@@ -21,6 +21,7 @@ from typing import Annotated
 import msgspec
 
 from diag.errors import Garbled
+from diag.model import Artefact
 from diag.parsers.key_texts import text_of, was_cut
 from diag.parsers.log_prefix import without_prefix
 from diag.parsers.pyspy_errors import classify, without_backtrace
@@ -61,17 +62,26 @@ class JsonFrame(msgspec.Struct, omit_defaults=True):
     locals: list[JsonLocal] | None = None
 
 
-class JsonThread(msgspec.Struct, omit_defaults=True):
-    """A thread as py-spy's JSON has it, and what llmdiag adds when it takes the dump itself."""
-
+class _JsonHead(msgspec.Struct, omit_defaults=True):
     thread_id: Count
     pid: Count | None = None
     thread_name: str | None = None
     os_thread_id: Count | None = None
     active: bool | None = None
     owns_gil: bool | None = None
-    frames: list[JsonFrame] = []
     torn: bool = False
+
+
+class JsonThread(_JsonHead, omit_defaults=True):
+    """A thread as py-spy's JSON has it, and what llmdiag adds when it takes the dump itself."""
+
+    frames: list[JsonFrame] = []
+
+
+class RawThread(_JsonHead, omit_defaults=True):
+    """The same, its frames not decoded yet: most threads are seen where they were before."""
+
+    frames: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 def decode(data: bytes, where: str) -> list[JsonThread]:
@@ -79,17 +89,49 @@ def decode(data: bytes, where: str) -> list[JsonThread]:
     try:
         return msgspec.json.decode(data, type=list[JsonThread])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Garbled(f"{where} is not a dump of py-spy: {error}", hint="dump again: py-spy dump --json --nonblocking --pid PID") from error
+        raise _no_dump(where, error) from error
+
+
+def _no_dump(where: str, error: Exception) -> Garbled:
+    return Garbled(f"{where} is not a dump of py-spy: {error}", hint="dump again: py-spy dump --json --nonblocking --pid PID")
 
 
 def from_json(threads: Iterable[JsonThread], source: Callable[[str], str]) -> tuple[Thread, ...]:
-    """Decoded threads; `source` turns a place such as `threads/0/frames/3` into the source of a row."""
-    return tuple(_json_thread(number, thread, source) for number, thread in enumerate(threads))
+    """Decoded threads; `source` turns a place such as `threads/0` into that of a thread."""
+    return tuple(_json_thread(source(f"threads/{number}"), thread, _json_frames(thread.frames)) for number, thread in enumerate(threads))
 
 
-def json_pid(threads: Iterable[JsonThread]) -> int | None:
-    """The process that the dump says it is of."""
-    return next((thread.pid for thread in threads if thread.pid is not None), None)
+class Stacks:
+    """Stacks that were decoded already: of a process that hangs, nine of ten are."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[tuple[Frame, ...], bool]] = {}
+
+    def threads(self, threads: Iterable[RawThread], source: Callable[[str], str]) -> tuple[tuple[Thread, ...], bool]:
+        """As `from_json`, and whether locals were read. Raises msgspec.DecodeError, RecursionError."""
+        found, has_locals = [], False
+        for number, thread in enumerate(threads):
+            frames, has = self._frames(bytes(thread.frames))
+            found.append(_json_thread(source(f"threads/{number}"), thread, frames))
+            has_locals = has_locals or has
+        return tuple(found), has_locals
+
+    def _frames(self, raw: bytes) -> tuple[tuple[Frame, ...], bool]:
+        found = self._known.get(raw)
+        if found is None:
+            decoded = msgspec.json.decode(raw, type=list[JsonFrame])
+            found = self._known[raw] = _json_frames(decoded), any(frame.locals is not None for frame in decoded)
+        return found
+
+
+def read(artefact: Artefact, stacks: Stacks) -> tuple[int | None, tuple[Thread, ...], bool]:
+    """A file of py-spy's JSON -> the process that it says it is of, its threads, and whether locals were read. Raises Garbled."""
+    try:
+        raw = msgspec.json.decode(artefact.bytes(), type=list[RawThread])
+        threads, has_locals = stacks.threads(raw, artefact.key)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_dump(artefact.path, error) from error
+    return next((thread.pid for thread in raw if thread.pid is not None), None), threads, has_locals
 
 
 def from_text(lines: Iterable[tuple[int, str]], source: Callable[[int], str], pid: int | None = None) -> list[Dump]:
@@ -127,21 +169,22 @@ def stack_lines(lines: Iterable[str]) -> Iterator[bool]:
         yield starts or within or in_error
 
 
-def _json_thread(number: int, thread: JsonThread, source: Callable[[str], str]) -> Thread:
-    frames = tuple(_json_frame(f"threads/{number}/frames/{depth}", frame, source) for depth, frame in enumerate(thread.frames))
+def _json_thread(source: str, thread: _JsonHead, frames: tuple[Frame, ...]) -> Thread:
     tid = thread.os_thread_id
     if tid is None:
         tid = thread.pid if thread.thread_name == "MainThread" and thread.pid is not None else thread.thread_id
-    return Thread(tid, thread.thread_name, frames, thread.active, thread.owns_gil, thread.torn)
+    return Thread(tid, thread.thread_name, frames, thread.active, thread.owns_gil, thread.torn, source=source)
 
 
-def _json_frame(place: str, frame: JsonFrame, source: Callable[[str], str]) -> Frame:
+def _json_frames(frames: Iterable[JsonFrame]) -> tuple[Frame, ...]:
+    return tuple(_json_frame(f"/frames/{depth}", frame) for depth, frame in enumerate(frames))
+
+
+def _json_frame(place: str, frame: JsonFrame) -> Frame:
     found = tuple(
-        _local(local.name, local.repr, local.arg, source(f"{place}/locals/{local.name}"))
-        for local in frame.locals or ()
-        if local.repr is not None
+        _local(local.name, local.repr, local.arg, f"{place}/locals/{local.name}") for local in frame.locals or () if local.repr is not None
     )
-    return Frame(frame.name, frame.short_filename or frame.filename, frame.line or None, frame.module is not None, source(place), found)
+    return Frame(frame.name, frame.short_filename or frame.filename, frame.line or None, frame.module is not None, place, found)
 
 
 def _local(var: str, printed: str, is_arg: bool, source: str) -> Local:

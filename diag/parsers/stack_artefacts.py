@@ -13,7 +13,7 @@ from diag.parsers import faulthandler, gdb_bt, log_dumps, log_index, perf, pyspy
 from diag.parsers.dump_times import Times
 from diag.parsers.log_clock import Clock
 from diag.parsers.process_titles import role
-from diag.parsers.pyspy import Count, JsonThread
+from diag.parsers.pyspy import Count, JsonThread, RawThread, Stacks
 from diag.parsers.stack_dumps import Dump, numbered, rows
 from diag.parsers.stack_formats import format_of, order_in, pid_in
 from diag.redact import Redactor
@@ -64,6 +64,18 @@ class OneSample(msgspec.Struct, omit_defaults=True):
     blocking: bool = False
 
 
+class _SampleRead(msgspec.Struct):
+    """The same, read again."""
+
+    read: Count
+    ts: float
+    tool: str
+    pid: Count
+    threads: list[RawThread]
+    started: float | None = None
+    locals: str | None = None
+
+
 class Attempt(msgspec.Struct, omit_defaults=True):
     """One line of `dumps.jsonl`; the first one has the time at which it was written."""
 
@@ -91,6 +103,7 @@ def rows_of(artefacts: Sequence[Artefact]) -> Iterator[Row]:
     Loose logs are looked through for dumps that the engine's watchdog wrote; in a bundle those are older than its own samples.
     """
     dumps: list[Dump] = []
+    stacks = Stacks()
     indexed = any(artefact.name == log_index.INDEX for artefact in artefacts)
     clocks = {artefact.path: Clock(artefact.year, artefact.zone, None) for artefact in artefacts}
     for artefact in sorted(artefacts, key=lambda artefact: artefact.collector == LOGS):
@@ -104,9 +117,9 @@ def rows_of(artefacts: Sequence[Artefact]) -> Iterator[Row]:
                 indexed = True
                 yield from _attempts(artefact)
             elif head.startswith(SAMPLE_HEAD.encode()):
-                dumps.append(_live_dump(artefact))
+                dumps.append(_live_dump(artefact, stacks))
             else:
-                found = _loose(artefact, Times(clocks[artefact.path]))
+                found = _loose(artefact, Times(clocks[artefact.path]), stacks)
                 dumps += [item for item in found if isinstance(item, Dump)]
                 yield from _counted(item for item in found if not isinstance(item, Dump))
         except Garbled as error:
@@ -139,15 +152,15 @@ def _named(dumps: Sequence[Dump]) -> Iterator[Row]:
         }
 
 
-def _live_dump(artefact: Artefact) -> Dump:
+def _live_dump(artefact: Artefact, stacks: Stacks) -> Dump:
     try:
-        ours = msgspec.json.decode(artefact.bytes(), type=OneSample)
+        ours = msgspec.json.decode(artefact.bytes(), type=_SampleRead)
+        threads, _ = stacks.threads(ours.threads, artefact.key)
         ts, started = _utc(ours.ts), None if ours.started is None else _utc(ours.started)
     except (msgspec.DecodeError, ValueError, OverflowError, OSError, RecursionError) as error:
         raise Garbled(f"{artefact.path} is not an artefact of the stacks collector: {error}", hint="collect again") from error
     return Dump(
-        ours.pid, ours.tool, pyspy.from_json(ours.threads, artefact.key), artefact.key("threads"), None, ours.locals is not None,
-        ours.read, ts, started, structured=True, checked=True,
+        ours.pid, ours.tool, threads, artefact.key("threads"), None, ours.locals is not None, ours.read, ts, started, structured=True, checked=True,
     )
 
 
@@ -166,7 +179,7 @@ def _attempts(artefact: Artefact) -> Iterator[Row]:
             }
 
 
-def _loose(artefact: Artefact, times: Times) -> Sequence[Dump | Row]:
+def _loose(artefact: Artefact, times: Times, stacks: Stacks) -> Sequence[Dump | Row]:
     """Dumps or rows of one saved file. Raises Garbled."""
     with artefact.opener() as stream:
         head = stream.read(HEAD_BYTES).decode("utf-8", "replace")
@@ -175,13 +188,8 @@ def _loose(artefact: Artefact, times: Times) -> Sequence[Dump | Row]:
     found: list[Dump | Row] = []
     match format_of(artefact.name, head):
         case "py-spy json":
-            threads = pyspy.decode(artefact.bytes(), artefact.path)
-            has_locals = any(frame.locals is not None for thread in threads for frame in thread.frames)
-            named = pyspy.json_pid(threads)
-            found = [Dump(
-                pid if named is None else named, pyspy.TOOL, pyspy.from_json(threads, artefact.key), artefact.key("threads"),
-                locals_read=has_locals, structured=True,
-            )]
+            named, threads, has_locals = pyspy.read(artefact, stacks)
+            found = [Dump(pid if named is None else named, pyspy.TOOL, threads, artefact.key("threads"), locals_read=has_locals, structured=True)]
         case "py-spy":
             found = [*pyspy.from_text(lines, artefact.at, pid)]
         case "faulthandler":

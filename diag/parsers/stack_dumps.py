@@ -6,11 +6,11 @@ threads apart but joins with nothing in /proc.
 
 import datetime
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from diag.model import Row
+from diag.parts import PARTS
 
 ENTRIES = frozenset((
     "<module>", "_bootstrap", "__bootstrap", "_main", "spawn_main", "_run_module_as_main", "_shutdown", "_exit_function",
@@ -36,7 +36,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame; `name` as printed, `line` None where the tool does not know it."""
+    """One frame; `name` as printed, `line` None where the tool does not know it. Threads that stand at the same place share theirs."""
 
     name: str
     file: str
@@ -59,6 +59,8 @@ class Thread:
     """Known to be a torn read."""
     elsewhere: tuple[tuple[int, Frame], ...] = ()
     """(depth, frame) whose locals were read in another dump of the same sample, where this stack looked different."""
+    source: str = ""
+    """What the sources of its frames and locals go on from: of a format with keys, its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +154,34 @@ def _in_time(dumps: Sequence[Dump]) -> list[Dump]:
 
 
 def rows(dumps: Sequence[Dump]) -> Iterator[Row]:
-    """Numbered dumps -> rows of stack_frames and stack_locals."""
-    entries = _entries(dumps)
+    """Numbered dumps -> rows of stack_frames, one a stack with a part a frame (`diag/parts.py`), and of stack_locals."""
+    outer = {id(thread.frames): thread for dump in dumps for thread in dump.threads}
+    outermost_of = {frames: outermost(thread) for frames, thread in outer.items()}  # `dumps` keep the frames, and so their numbers
+    entries = _entries(dumps, outermost_of)
+    known: dict[int, tuple[dict[str, object], ...]] = {}
     for dump in dumps:
         for thread in dump.threads:
-            whole = _is_whole(dump, thread, entries)
-            known = _of_thread(dump, thread)
-            state = {**known, "active": thread.active, "owns_gil": thread.owns_gil, "tool": dump.tool, "whole": whole}
-            for depth, frame in enumerate(thread.frames):
-                yield "stack_frames", {**state, **_of_frame(frame, depth), "qualname": frame.name, "native": frame.native, "source": frame.source}
+            whole = _is_whole(dump, thread, outermost_of[id(thread.frames)], entries)
+            if thread.frames:
+                parts = known.get(id(thread.frames))
+                if parts is None:
+                    parts = known[id(thread.frames)] = tuple(_part(depth, frame) for depth, frame in enumerate(thread.frames))
+                state = _of_thread(dump, thread)
+                state |= {"active": thread.active, "owns_gil": thread.owns_gil, "tool": dump.tool, "whole": whole, "source": thread.source, PARTS: parts}
+                yield "stack_frames", state
             for depth, frame in (*enumerate(thread.frames), *thread.elsewhere):
                 for local in frame.locals:
-                    yield "stack_locals", {**known, **_of_frame(frame, depth), **_of_local(local)}
+                    yield "stack_locals", {**_of_thread(dump, thread), **_of_frame(frame, depth), **_of_local(local), "source": thread.source + local.source}
 
 
 def _of_thread(dump: Dump, thread: Thread) -> dict[str, object]:
     return {
         "sample": dump.sample, "ts": dump.ts, "pid": dump.pid, "started_at": dump.started_at, "tid": thread.tid, "thread": thread.name,
     }  # fmt: skip
+
+
+def _part(depth: int, frame: Frame) -> dict[str, object]:
+    return {**_of_frame(frame, depth), "qualname": frame.name, "native": frame.native, "source": frame.source}
 
 
 def _of_frame(frame: Frame, depth: int) -> dict[str, object]:
@@ -179,7 +191,7 @@ def _of_frame(frame: Frame, depth: int) -> dict[str, object]:
 def _of_local(local: Local) -> dict[str, object]:
     return {
         "var": local.var, "repr": local.printed if local.text is None else local.text, "is_arg": local.is_arg,
-        "cut": local.cut, "is_text": local.text is not None, "source": local.source,
+        "cut": local.cut, "is_text": local.text is not None,
     }
 
 
@@ -201,8 +213,8 @@ def _with_locals(dump: Dump, giver: Dump) -> Dump:
 
 
 def _thread_with_locals(mine: Thread, theirs: Thread) -> Thread:
-    frames, elsewhere = list(mine.frames), []
-    for depth, frame in enumerate(theirs.frames):
+    frames, elsewhere = _with_sources(mine), []
+    for depth, frame in enumerate(_with_sources(theirs)):
         if not frame.locals:
             continue
         here = len(frames) - (len(theirs.frames) - depth)
@@ -210,26 +222,37 @@ def _thread_with_locals(mine: Thread, theirs: Thread) -> Thread:
             frames[here] = replace(frames[here], locals=frame.locals)
         else:
             elsewhere.append((depth, frame))
-    return replace(mine, frames=tuple(frames), elsewhere=tuple(elsewhere))
+    return replace(mine, frames=tuple(frames), elsewhere=tuple(elsewhere), source="")
+
+
+def _with_sources(thread: Thread) -> list[Frame]:
+    """Its frames with the whole of their sources."""
+    if not thread.source:
+        return list(thread.frames)
+    return [
+        replace(frame, source=thread.source + frame.source, locals=tuple(replace(local, source=thread.source + local.source) for local in frame.locals))
+        for frame in thread.frames
+    ]
 
 
 _Key = tuple[int | None, int | None]
+_Entry = tuple[str, str] | None
 
 
-def _entries(dumps: Iterable[Dump]) -> Mapping[_Key, Counter[tuple[str, str] | None]]:
+def _entries(dumps: Iterable[Dump], outermost_of: Mapping[int, _Entry]) -> Mapping[_Key, Mapping[_Entry, int]]:
     """Thread -> how often each outermost frame was seen."""
-    found: dict[_Key, Counter[tuple[str, str] | None]] = {}
+    found: dict[_Key, dict[_Entry, int]] = {}
     for dump in dumps:
         for thread in dump.threads:
-            found.setdefault((dump.pid, thread.tid), Counter())[outermost(thread)] += 1
+            seen, entry = found.setdefault((dump.pid, thread.tid), {}), outermost_of[id(thread.frames)]
+            seen[entry] = seen.get(entry, 0) + 1
     return found
 
 
-def _is_whole(dump: Dump, thread: Thread, entries: Mapping[_Key, Counter[tuple[str, str] | None]]) -> bool | None:
+def _is_whole(dump: Dump, thread: Thread, entry: _Entry, entries: Mapping[_Key, Mapping[_Entry, int]]) -> bool | None:
     """Does the stack reach down to the thread's entry? None when there is nothing to tell it by."""
     if thread.torn:
         return False
-    entry = outermost(thread)
     if dump.checked or dump.tool == "gdb" or (entry is not None and entry[0] in ENTRIES):
         return True
     if entry is None:

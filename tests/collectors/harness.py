@@ -17,6 +17,7 @@ from diag.errors import CollectorError
 from diag.live import Options, Patient, Tick
 from diag.manifest import Note
 from diag.model import Artefact
+from diag.parts import spelled_out
 from diag.redact import Redactor
 from diag.snapshot import beats
 
@@ -71,7 +72,7 @@ def run(
         writer._journal.close()
     parsed: dict[str, list[Mapping[str, object]]] = {}
     for table, row in module.parse(door.artefacts):
-        parsed.setdefault(table, []).append(row)
+        parsed.setdefault(table, []).extend(spelled_out(row))
     return Run(parsed, door.notes, error, door.artefacts, dict(writer._side_effects))
 
 
@@ -84,7 +85,7 @@ def parse(module: ModuleType, files: Mapping[str, str | bytes]) -> dict[str, lis
         artefacts.append(Artefact.of_bytes(name, module.NAME, data))
     rows: dict[str, list[Mapping[str, object]]] = {}
     for table, row in module.parse(artefacts):
-        rows.setdefault(table, []).append(row)
+        rows.setdefault(table, []).extend(spelled_out(row))
     return rows
 
 

@@ -7,7 +7,7 @@ import duckdb
 import pandas as pd
 
 from diag.collectors import discover
-from diag.evidence import Extras, derivations_of
+from diag.evidence import Extras, derivations_of, views_of
 from diag.tables import Table, merged, table
 
 Row = Mapping[str, object]
@@ -34,13 +34,15 @@ def frames(**rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
         if values:
             connection.executemany(f'INSERT INTO "{name}" VALUES ({", ".join("?" for _ in columns)})', values)
         found[name] = connection.execute(f'SELECT * FROM "{name}"').df()
+    if "stack_frames" in rows:
+        found["stacks"] = connection.execute(views_of(Extras())["stacks"].sql).df()
     return found
 
 
 def derived(module: ModuleType, **rows: Sequence[Row]) -> dict[str, list[dict[str, object]]]:
     """What a derivation gives for these rows, table -> rows with None for unknown; tables that are not named are empty."""
     needed = (*module.NEEDS, *getattr(module, "WANTS", ()))
-    given = module.derive(frames(**{name: rows.get(name, ()) for name in needed}))
+    given = module.derive(frames(**{name: rows.get(name, ()) for name in ("stack_frames" if name == "stacks" else name for name in needed)}))
     out: dict[str, list[dict[str, object]]] = {}
     for declared in module.GIVES:
         frame = given.get(declared.name, pd.DataFrame())
@@ -49,7 +51,7 @@ def derived(module: ModuleType, **rows: Sequence[Row]) -> dict[str, list[dict[st
     return out
 
 
-def stack(text: str, sample: int = 0, *, tid: int | None = 11, pid: int | None = 10, **more: object) -> list[Row]:
+def stack(text: str, sample: int | None = 0, *, tid: int | None = 11, pid: int | None = 10, **more: object) -> list[Row]:
     """`main > work@/app/w.py > get@redis/client.py`, outermost first -> rows of stack_frames; files are app.py unless named."""
     places = [place.strip().partition("@") for place in text.split(" > ")]
     return [

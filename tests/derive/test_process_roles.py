@@ -171,7 +171,7 @@ def test_a_real_vllm_and_labs_without_a_title() -> None:
 
 def test_stacks_of_a_real_vllm_tell_what_its_titles_say() -> None:
     found = evidence.open_paths([SAMPLES / "vllm-0.32-cpu" / "busy"])
-    frames = {name: found.frame(name) for name in ("processes", "stack_frames", "sockets")}
+    frames = {name: found.frame(name) for name in ("processes", "stacks", "sockets")}
     frames["processes"] = frames["processes"].assign(role="other")
     given = process_roles.derive(frames)["process_roles"].sort_values("pid")
     assert list(zip(given["role"], given["said_by"], strict=True))[1:] == [("other", "nothing"), ("engine_core", "stack"), ("worker", "stack")]

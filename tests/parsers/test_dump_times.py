@@ -11,6 +11,7 @@ from diag.parsers.dump_times import date_in
 from diag.parsers.log_clock import Clock
 from diag.parsers.log_heads import Stamp
 from diag.parsers.stack_formats import pid_in
+from diag.parts import spelled_out
 from tests.collectors.harness import parse
 
 DUMP = '''\
@@ -28,7 +29,7 @@ NOON = datetime.datetime(2026, 11, 30, 2, 41, 10)
 def rows_of(artefacts: list[Artefact]) -> dict[str, list[dict[str, object]]]:
     found: dict[str, list[dict[str, object]]] = {}
     for table, row in stacks.parse(artefacts):
-        found.setdefault(table, []).append(dict(row))
+        found.setdefault(table, []).extend(map(dict, spelled_out(row)))
     return found
 
 

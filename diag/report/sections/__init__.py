@@ -4,6 +4,7 @@ A section module has
 
     ORDER         = its place: the lower, the earlier
     READS         = name -> one SELECT over evidence tables
+    PICTURES      = optional: True = all it has are plots, for formats that show some; not asked for others
     sections(rows) -> Iterator[Section]      rows of READS by name -> sections, none where there is nothing to show; pure
 
 A module is asked only where all its relations exist and one of its SELECTs gave a row. A `Section` is made of parts that
@@ -43,9 +44,10 @@ def discover() -> tuple[SectionModule, ...]:
     return tuple(sorted(found, key=lambda module: module.ORDER))
 
 
-def of(loaded: Evidence) -> tuple[Section, ...]:
-    """Every section that this evidence has something for."""
-    return tuple(section for module in discover() for section in _of(module, loaded))
+def of(loaded: Evidence, *, pictures: bool = True) -> tuple[Section, ...]:
+    """Every section that this evidence has something for; without `pictures` none that is made of plots alone."""
+    wanted = [module for module in discover() if pictures or not getattr(module, "PICTURES", False)]
+    return tuple(section for module in wanted for section in _of(module, loaded))
 
 
 def _of(module: SectionModule, loaded: Evidence) -> Iterator[Section]:

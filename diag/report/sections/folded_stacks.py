@@ -11,6 +11,7 @@ Row = Mapping[str, object]
 Who = tuple[object, ...]
 
 ORDER = 6
+PICTURES = True
 READS = {
     "stacks": """
 SELECT bundle, host, pid, tid, min(thread) AS thread, funcs, files, count(*) AS times FROM (

@@ -1,6 +1,7 @@
 """What each thread did in each stack sample and between the reads of its counters: busy ones first, those that are alike in one row."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import structs
 
@@ -12,6 +13,7 @@ Row = Mapping[str, object]
 Who = tuple[object, ...]
 
 ORDER = 4
+PICTURES = True
 READS = {
     "activity": """
 SELECT a.bundle, a.host, a.pid, a.tid, a.name, a.class, a.cpu_pct, a.runnable_pct, r.role
@@ -111,6 +113,11 @@ def _window(activity: Row, used: set[str]) -> list[Cell | None]:
 
 def _cell(name: str, used: set[str], leaf: str = "") -> Cell:
     used.add(name)
+    return _made(name, leaf)
+
+
+@lru_cache(1024)
+def _made(name: str, leaf: str) -> Cell:
     sign, tone = SIGNS[name]
     return Cell(sign, tone, f"{MEANS[name]}{f', in {leaf}' if leaf else ''}")
 

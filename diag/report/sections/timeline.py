@@ -10,6 +10,7 @@ from diag.report.sections import Rows
 Row = Mapping[str, object]
 
 ORDER = 2
+PICTURES = True
 READS = {
     "restarts": """
 SELECT host, unit, initiator, how, detail, source, coalesce(died_at, killed_at, stopped_at, restarted_at) AS ts, coalesce(ready_at, restarted_at) AS until_ts
