@@ -25,8 +25,7 @@ def demo(rule: str | None, no_fault: bool, keep: Path | None, dry_heal: bool) ->
     from diag import demos
 
     if rule is None:
-        for known in demos.demos():
-            terminal.out_line(known)
+        terminal.rows(("demo", "shows"), [{"demo": name, "shows": about} for name, about in demos.told().items()])
         return
     name = demos.find(rule)
     _end_well_on(signal.SIGTERM, signal.SIGHUP)

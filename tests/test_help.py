@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diag import cli_help
+from diag import cli_help, demos
 from tests import terminals
 from tests.conftest import ROOT
 from tests.live.run import llmdiag
@@ -75,3 +75,9 @@ def test_the_rule_of_ten_minutes_works(tmp_path: Path) -> None:
     why = llmdiag("analyze", "samples/vllm-0.32-cpu/busy", "--rules", "mine", "--explain", "frozen-worker", cwd=tmp_path)
     assert why.code == 0, why.err
     assert "none of 1 workers is stopped" in why.out
+
+
+def test_the_list_of_demos_says_what_each_shows() -> None:
+    listed = llmdiag("demo", cwd=ROOT).out.splitlines()
+    assert [line.split()[0] for line in listed] == ["demo", *demos.demos()]
+    assert "poisoned cache entry" in listed[1]

@@ -46,6 +46,11 @@ def demos() -> Mapping[str, Demo]:
     return {module.RULE: cast(Demo, module) for module in modules if hasattr(module, "RULE")}
 
 
+def told() -> dict[str, str]:
+    """What each demo shows, by rule id: the first line of its module, without the number of the incident."""
+    return {rule: (module.__doc__ or "").partition("\n")[0].partition(": ")[2] for rule, module in demos().items()}
+
+
 def find(name: str) -> str:
     """A rule id, a unique beginning of one, or some of its words in order -> the rule id. Raises BadInput."""
     known = demos()
