@@ -20,7 +20,7 @@ A collector module has
     parse(artefacts) -> Iterator[Row]            artefacts of one source -> rows; pure
 
 `parse` may yield `("collected", {"table_name":…, "status":…, "reason":…})` to say that a table was read and is
-empty, or that part of it could not be read. A loose file collects only the tables it yields rows or such lines for.
+empty, or that part of it could not be read. A row may stand for several that share most of it (diag/parts.py). A loose file collects only the tables it yields rows or such lines for.
 """
 
 import importlib
