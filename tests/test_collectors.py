@@ -13,6 +13,7 @@ from diag import bundle_reader, evidence, loose, sources, tables
 from diag.collectors import Collector, discover, hint_of
 from diag.errors import CollectorError
 from diag.model import Artefact
+from diag.parts import spelled_out
 from tests.conftest import SAMPLES
 
 ALL = discover()
@@ -86,7 +87,7 @@ def artefacts(bundle: Path) -> Mapping[str, Sequence[Artefact]]:
 
 def assert_rows(module: Collector, given: Sequence[Artefact]) -> int:
     """Rows have only columns that are declared, and say where they come from. Returns how many there were."""
-    rows = list(module.parse(given))
+    rows = [(table, one) for table, row in module.parse(given) for one in spelled_out(row)]
     for table, row in rows:
         if table == "collected":
             assert {"table_name", "status"} <= set(row) <= {"table_name", "status", "reason"}
