@@ -113,8 +113,3 @@ def test_a_map_that_a_glob_leaves_behind_is_said() -> None:
     logs = [str(path) for path in sorted(cascade.glob("*.log"))]
     assert f"--events-map {cascade / 'events-map.toml'}" in llmdiag("analyze", *logs).err
     assert "events-map" not in llmdiag("analyze", *logs, "--events-map", str(cascade / "events-map.toml")).err
-
-
-def test_demo_without_a_name_lists_the_demos() -> None:
-    said = llmdiag("demo")
-    assert said.code == 0 and "prefix-block-mismatch\n" in said.out, said
