@@ -12,12 +12,17 @@
 -- col owns_gil: holds the GIL; NULL = the tool does not say
 -- col whole: the outermost frame is a known thread entry; FALSE = a torn read; NULL = nothing to tell it by
 -- col frames: how many frames it has
+-- col leaf: innermost function; NULL = the dump does not say
+-- col leaf_file: its file; NULL = the dump names none
+-- col in_event_loop: a frame that runs the loop of asyncio or uvloop is on it; NULL = the dump names no file
 -- col stack: function, file, line and `n` for native, between them chr(31), of each frame, leaf first, between them chr(30)
 -- col sources: raw evidence of each frame, between them chr(30)
 -- col source: raw evidence of the innermost frame
 SELECT
     bundle, host, capture, sample, min(ts) AS ts, pid, any_value(started_at) AS started_at, tid, any_value(thread) AS thread,
     any_value(active) AS active, any_value(owns_gil) AS owns_gil, whole, count(*) AS frames,
+    min(func) FILTER (WHERE depth = 0) AS leaf, min(file) FILTER (WHERE depth = 0) AS leaf_file,
+    bool_or(file LIKE '%uvloop%' OR file LIKE '%asyncio%' AND func IN ('_run_once', 'run_forever', 'run_until_complete')) AS in_event_loop,
     string_agg(
         concat_ws(
             chr(31), replace(replace(coalesce(func, '?'), chr(30), ' '), chr(31), ' '), replace(replace(coalesce(file, '?'), chr(30), ' '), chr(31), ' '),
