@@ -22,7 +22,7 @@ from diag.analysis import analyse
 from diag.rules import Rule, load, shipped
 from tests.bench.bars import Bar
 
-RUNS, PAIRS = 3, 5
+RUNS, PAIRS = 3, 9
 SECONDS = 8.0
 TIMES_JSON = 5.0
 LINEAR = 2.3
