@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-SUBREAPER, NAME = 36, 15
+SUBREAPER, NAME, KILLED_WITH_PARENT = 36, 15, 1
 
 
 def main() -> None:
@@ -24,6 +24,7 @@ def main() -> None:
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             prctl(NAME, b"starter", 0, 0, 0)
+            prctl(KILLED_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
             if os.fork() == 0:
                 os.setsid()
                 os.execv(sys.argv[1], ["VLLM::EngineCore", "-c", wanted["code"], wanted["path"]])
