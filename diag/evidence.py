@@ -25,7 +25,7 @@ from diag.collectors import Collector, hint_of
 from diag.collectors import discover as discover_collectors
 from diag.columns import Misfit, summary
 from diag.errors import BadInput, LlmdiagError, SqlError
-from diag.loading import create, declared
+from diag.loading import create, declared, records
 from diag.model import Collected
 from diag.sources import Dates, Source, sources_of
 from diag.tables import Column, Table, merged
@@ -375,9 +375,9 @@ def _derive(
         given, reason = {}, _odd(error, name)
         stumbled = [Collected(name, table.name, "partial", reason) for table in module.GIVES]
     for table in module.GIVES:
-        records = _records(given[table.name]) if table.name in given else []
-        misfits = create(connection, table, records) if records else []
-        filled |= {table.name} if records else set()
+        made_of = records(given[table.name]) if table.name in given else []
+        misfits = create(connection, table, made_of) if made_of else []
+        filled |= {table.name} if made_of else set()
         if misfits and parsing.is_strict():
             raise SqlError(f"derive/{name}.py, table {table.name}: {summary(misfits)}", hint="GIVES and what derive() returns do not agree")
         if misfits:
@@ -385,12 +385,6 @@ def _derive(
         columns[table.name] = {column.name: column for column in table.columns}
         bases[table.name] = frozenset(base for need in module.NEEDS for base in bases[need]) | {item.table_name for item in stumbled if item.table_name == table.name}
     return stumbled
-
-
-def _records(made: "pd.DataFrame") -> list[dict[str, object]]:
-    """Rows with None for what is missing."""
-    columns, names = made.astype(object).where(made.notna(), None), [str(name) for name in made.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*(columns[name].tolist() for name in names), strict=True)]
 
 
 def _odd(error: Exception, name: str) -> str:

@@ -41,6 +41,12 @@ def create(connection: duckdb.DuckDBPyConnection, table: Table, rows: Rows) -> l
     return misfits
 
 
+def records(made: "pd.DataFrame") -> list[dict[str, object]]:
+    """Rows with None for what is missing."""
+    columns, names = made.astype(object).where(made.notna(), None), [str(name) for name in made.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*(columns[name].tolist() for name in names), strict=True)]
+
+
 def _create_of_parts(connection: duckdb.DuckDBPyConnection, table: Table, rows: Rows, names: set[str]) -> list[Misfit]:
     """Of rows that stand for several: what they share, and each of their different parts, are columns once; DuckDB joins them."""
     first = {id(row[PARTS]): row for row in reversed(rows)}

@@ -94,8 +94,7 @@ def collect(patient: Patient, door: Door) -> Collecting:
 
 def recognise(name: str, head: bytes) -> bool:
     """Saved stacks, strace or perf output, or an artefact of this collector."""
-    text = head.decode("utf-8", "replace")
-    return text.startswith((stack_artefacts.SAMPLE_HEAD, stack_artefacts.INDEX_HEAD)) or format_of(name, text) is not None
+    return certain(name, head) or format_of(name, head.decode("utf-8", "replace")) is not None
 
 
 def certain(name: str, head: bytes) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -49,7 +50,10 @@ TABLES: tuple[Table, ...] = (
 )
 
 
-class OneSample(msgspec.Struct, omit_defaults=True):
+_Read = TypeVar("_Read", JsonThread, RawThread)
+
+
+class OneSample(msgspec.Struct, Generic[_Read], omit_defaults=True):
     """One artefact: one sample of one process."""
 
     artefact: str
@@ -57,23 +61,11 @@ class OneSample(msgspec.Struct, omit_defaults=True):
     ts: float
     tool: str
     pid: Count
-    threads: list[JsonThread]
+    threads: list[_Read]
     version: str | None = None
     started: float | None = None
     locals: str | None = None
     blocking: bool = False
-
-
-class _SampleRead(msgspec.Struct):
-    """The same, read again."""
-
-    read: Count
-    ts: float
-    tool: str
-    pid: Count
-    threads: list[RawThread]
-    started: float | None = None
-    locals: str | None = None
 
 
 class Attempt(msgspec.Struct, omit_defaults=True):
@@ -154,7 +146,7 @@ def _named(dumps: Sequence[Dump]) -> Iterator[Row]:
 
 def _live_dump(artefact: Artefact, stacks: Stacks) -> Dump:
     try:
-        ours = msgspec.json.decode(artefact.bytes(), type=_SampleRead)
+        ours = msgspec.json.decode(artefact.bytes(), type=OneSample[RawThread])
         threads, _ = stacks.threads(ours.threads, artefact.key)
         ts, started = _utc(ours.ts), None if ours.started is None else _utc(ours.started)
     except (msgspec.DecodeError, ValueError, OverflowError, OSError, RecursionError) as error:

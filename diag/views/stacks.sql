@@ -10,7 +10,7 @@
 -- col thread: Python name of the thread; NULL = the dump names none
 -- col active: on a CPU, by the dumping tool; NULL = the tool does not say
 -- col owns_gil: holds the GIL; NULL = the tool does not say
--- col whole: the outermost frame is a known thread entry; FALSE = a torn read; NULL = nothing to tell it by
+-- col whole: the outermost frame is a known thread entry; FALSE = a torn read
 -- col frames: how many frames it has
 -- col leaf: innermost function; NULL = the dump does not say
 -- col leaf_file: its file; NULL = the dump names none

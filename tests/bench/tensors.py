@@ -9,7 +9,7 @@ Both ways use two processors where cat uses one, so the clock tells half the rat
 beside it) only while two are idle; with less, read the bars from that. What bounds the way without numba: numpy fuses
 nothing, each figure is a pass of its own over a block in the third-level cache, 0.02 to 0.12 ns a number, and between two
 passes a thread waits for the interpreter: blocks of 512 K numbers (768 K of 16 bits) are the best of both, with half of that everything takes
-half as long again. Identical pairs, measured once, take 1.5 times as long as cat with float32 and 2.4 to 3 times with 16
+half as long again. Identical pairs, measured once, take 1.6 to 1.9 times as long as cat with float32 and 2.4 to 3 times with 16
 bits without numba, where the bar does not apply.
 """
 

@@ -1,7 +1,10 @@
 """stacks: one row per thread and sample, and what `diag/looks.py` makes of it, whatever the names in it are."""
 
+from pathlib import Path
+
 import pytest
 
+from diag import evidence
 from diag.looks import Frame, Look, looks
 from tests.derive.frames import Row, frames, stack
 
@@ -49,3 +52,10 @@ def test_torn_and_whole_reads_of_threads_without_a_number_stay_apart() -> None:
 
 def test_no_stacks() -> None:
     assert seen([]) == [] and looks(None) == []
+
+
+def test_where_nothing_tells_whether_stacks_are_whole_a_rule_on_them_could_not_look(tmp_path: Path) -> None:
+    (tmp_path / "pyspy-77-0.txt").write_text('Process 77: srv\nPython v3.11.7 (/usr/bin/python3)\n\nThread 77 (idle): "worker"\n    wait (threading.py:327)\n    loop (srv.py:9)\n')
+    found = evidence.open_paths([tmp_path])
+    assert found.rows("SELECT whole FROM stacks", "test", 9)[0] == [{"whole": None}]
+    assert found.unseen(found.reads("SELECT tid FROM stacks WHERE whole IS NOT FALSE", "test")) == ("stacks.whole",)

@@ -20,6 +20,7 @@ Read = Callable[[int, int], list[Cells]]
 
 _HEAD = 512
 _ALIKE = 1e-6
+"""Part by which sizes must differ for single precision to tell them apart."""
 
 
 @dataclass(frozen=True)
